@@ -53,8 +53,7 @@ coverage: $(VENV)/.test ## Measure branch coverage, with kernels also run uncomp
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile --cov=src/cometric --cov-report=
 	NUMBA_DISABLE_JIT=1 LAW_EXAMPLES=5 $(RUN) -m pytest --hypothesis-profile=thorough \
 	  --cov=src/cometric --cov-append --cov-report=term --cov-report=json:coverage.json \
-	  tests/kernels/test_small_problems.py tests/kernels/test_geometry.py tests/kernels/test_differences.py \
-	  tests/kernels/test_few.py
+	  tests/kernels/test_small_problems.py tests/kernels/test_geometry.py tests/kernels/test_sinkhorn_pairs.py
 	$(RUN) tests/raise_lines.py coverage.json
 
 bench: $(VENV)/.bench ## Compare the speed with wsingular and POT, in one run

@@ -99,10 +99,13 @@ def main():
 
 def check(result, X, found, count=20):
     """The recall of some samples, compared with all others, and the seconds it takes."""
+    from cometric.files.rows import rows_of
     from cometric.large.neighbors import read_histograms
 
     began = time.perf_counter()
-    search = search_torch.TensorSearch(result, *read_histograms(result, X), 15, 600, "cuda")
+    search = search_torch.TensorSearch(
+        result, *read_histograms(result, rows_of(X)), 15, 600, "cuda"
+    )
     queries = np.random.default_rng(0).choice(X.shape[0], count, replace=False)
     near = found.graph.data.reshape(X.shape[0], -1)[queries]
     recall = search.recall(queries, near)

@@ -18,8 +18,8 @@ from threadpoolctl import threadpool_limits
 
 import cometric as cm
 import machine
-from cometric.kernels.lanes import BYTES, add, load, multiply_add, total, zeros_like
 from cometric.kernels.scaling import combine_rows, divide_lanes, project_rows, update
+from cometric.kernels.simd import BYTES, add, load, multiply_add, total, zeros_like
 
 TARGETS = 2000
 
@@ -148,10 +148,9 @@ def maps(dtype):
         cost = np.sqrt(((points[:, None] - points) ** 2).sum(axis=-1))
         taken = seconds_of(lambda phi=phi, cost=cost: phi(cost))
         work = 4.0 * (hist.nnz**2 - np.sum(np.diff(hist.indptr).astype(float) ** 2)) / 2
-        form = "products of panels" if phi.panels else "on supports"
         print(
             f"map of {hist.shape[0]} histograms, {hist.nnz / hist.shape[0]:.0f} of {hist.shape[1]} "
-            f"bins, {dtype}, {form}: {taken:.2f} s, {work / taken / 1e9:.1f} GFLOP/s"
+            f"bins, {dtype}: {taken:.2f} s, {work / taken / 1e9:.1f} GFLOP/s"
         )
 
 

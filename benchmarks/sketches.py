@@ -29,7 +29,9 @@ import cometric as cm
 import machine
 from cometric import baselines
 from cometric.core.nearest import nearest_stored
+from cometric.files.rows import rows_of
 from cometric.large import landmarks
+from cometric.large.stored import store_rows
 
 K = 10
 READERS = {**SETS, "pbmc3k_raw": pbmc3k_raw}
@@ -85,7 +87,7 @@ def sketch(
     asked: argparse.Namespace,
 ) -> tuple[float, ...]:
     """One row of the table, for one draw of landmarks."""
-    chosen = landmarks.draw_landmarks(X, number, "uniform", seed)
+    chosen, _ = landmarks.draw_landmarks(store_rows(rows_of(X), None), number, "uniform", seed)
     began = time.perf_counter()
     result = cm.learn(X[chosen], device=asked.device, drop_empty=True)
     learning = time.perf_counter() - began

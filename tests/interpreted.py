@@ -8,18 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from cometric.kernels import (
-    candidates,
-    duals,
-    nodes,
-    panels,
-    plans,
-    scaling,
-    sinkhorn,
-    transport,
-    trees,
-)
-from cometric.kernels.lanes import BYTES
+from cometric.kernels import candidates, nodes, plans, scaling, simplex, sinkhorn_numba
+from cometric.kernels.simd import BYTES
 
 
 def zeros(dtype):
@@ -117,9 +107,9 @@ class Numpy:
 
 def interpret():
     """Put the twins where the kernels look."""
-    for module in (duals, plans, transport, trees):  # those that make nodes
+    for module in (nodes, plans, simplex):  # those that make nodes
         module.np = Numpy()
-    for module in (candidates, panels, scaling, sinkhorn):
+    for module in (candidates, scaling, sinkhorn_numba):
         for twin in LANES:
             if hasattr(module, twin.__name__):
                 setattr(module, twin.__name__, twin)

@@ -85,7 +85,7 @@ def test_small_eps_leaves_divergences_to_the_sweeps():
     hist = np.array([a, a + gap * np.array([1.0, -1.0, 0.0])])
     phi = EntropicMap(hist, 1e-2, max_sweeps=100)
     assert 0.0 < phi(1.0 - np.eye(3))[0, 1] <= gap
-    assert phi.error > phi.tol
+    assert phi.error > phi.accuracy.tol
 
 
 @pytest.mark.parametrize("kind", ["limit", "mahalanobis"])

@@ -27,7 +27,7 @@ import numpy as np
 import cometric as cm
 from cometric.core.digest import digest
 from cometric.files import storage as module
-from cometric.kernels.launching import run_tasks
+from cometric.kernels.compiling import run_tasks
 from cometric.running.learning import learn, resume
 from cometric.saving.folder import CheckpointError, CheckpointWarning
 from cometric.saving.saved import latest, read_data

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 import cometric as cm
-from cometric.files.rows import CsrRows, as_rows, open_store
+from cometric.files.rows import as_rows, open_store, rows_of
 
 anndata = pytest.importorskip("anndata")
 h5py = pytest.importorskip("h5py")
@@ -122,8 +122,7 @@ def assert_same_rows(source, matrix):
     assert source.shape == matrix.shape
     for rows in (slice(0, N), slice(30, 80), slice(N - 1, N + 50), slice(7, 7)):
         assert_array_equal(dense(source[rows]), whole[rows])
-    for rows in ([], [0], [3, 4, 36, 37, 99, N - 1], np.arange(N)):
-        assert_array_equal(dense(source[np.array(rows, int)]), whole[np.array(rows, int)])
+    assert_array_equal(sparse.vstack(list(source.chunks())).toarray(), whole)
     assert_array_equal(source.to_memory().toarray(), whole)
 
 
@@ -139,15 +138,11 @@ def test_every_kind_gives_the_rows_and_the_same_graph(kind, inside, matrix, expe
     assert_array_equal(sketch.features, expected.features)
 
 
-def test_picked_rows_far_apart_are_read_one_by_one(matrix, monkeypatch):
-    monkeypatch.setattr("cometric.files.rows.GAP", 0)
-    source = CsrRows(matrix.data, matrix.indices, matrix.indptr, matrix.shape, "X")
-    assert_same_rows(source, matrix)
-
-
 def test_data_in_memory_are_no_source(inside, matrix):
     for data in (matrix, matrix.tocsc(), matrix.toarray(), inside, [[1, 2], [3, 4]]):
         assert as_rows(data) is None
+        [chunk] = rows_of(data).chunks()
+        assert chunk.shape == rows_of(data).shape
 
 
 # Files
@@ -182,27 +177,6 @@ def test_files_are_opened_by_rows(path, options, inside, matrix, expected):
 
 def save_csc(adata):
     anndata.AnnData(adata.X.tocsc()).write_h5ad("x.h5ad")
-
-
-def save_pointers(adata):
-    with h5py.File("x.h5ad", "a") as file:
-        file["X/indptr"][3] = 10**6
-
-
-def save_short(adata):
-    with h5py.File("x.h5ad", "a") as file:
-        del file["X/indices"]
-        file["X/indices"] = np.zeros(3, np.int32)
-
-
-def save_shape(adata):
-    with h5py.File("x.h5ad", "a") as file:
-        file["X"].attrs["shape"] = np.array([N + 5, M])
-
-
-def save_no_shape(adata):
-    with h5py.File("x.h5ad", "a") as file:
-        del file["X"].attrs["shape"]
 
 
 def save_names(adata):
@@ -244,17 +218,13 @@ def save_cube(adata):
 
 DAMAGED = [
     (save_csc, "x.h5ad", r"`x.h5ad` is stored by columns \(CSC\).*Store it by rows"),
-    (save_pointers, "x.h5ad", "`x.h5ad` is not a valid sparse matrix: its pointers do not incr"),
-    (save_short, "x.h5ad", r"`x.h5ad` is not a valid sparse matrix: it has .* values and \(3,\)"),
-    (save_shape, "x.h5ad", "`x.h5ad` is not a valid sparse matrix: it has 121 pointers for 125"),
-    (save_no_shape, "x.h5ad", "`x.h5ad` is not a valid sparse matrix: it has no shape"),
     (save_names, "x.h5ad", "`x.h5ad` has no names in /obs"),
-    (save_fewer_names, "x.h5ad", r"`x.h5ad` is damaged: its matrix has shape \(120, 30\), but"),
+    (save_fewer_names, "x.h5ad", r"`x.h5ad` is damaged: its matrix does not have the shape"),
     (save_no_matrix, "x.h5ad", "`x.h5ad` has no X"),
     (save_noise, "x.h5ad", "`x.h5ad`"),
     (save_nothing, "x.h5ad", "`x.h5ad` is empty"),
-    (save_text, "x.npy", "`x.npy` has dtype <U1; pass real numbers"),
-    (save_cube, "x.npy", r"`x.npy` has shape \(3, 3, 3\); pass a matrix"),
+    (save_text, "x.npy", r"`x.npy` has shape \(2, 2\) and dtype <U1; pass a matrix of real"),
+    (save_cube, "x.npy", r"`x.npy` has shape \(3, 3, 3\) and dtype float64; pass a matrix"),
 ]
 
 
@@ -270,10 +240,11 @@ def test_damaged_files_are_refused(save, path, message, inside):
 def test_entries_out_of_range_are_detected_when_read(inside):
     with h5py.File("x.h5ad", "a") as file:
         file["X/indices"][-1] = M
-    with open_store("x.h5ad") as store:
-        assert store.X[0:5].shape == (5, M)
-        with pytest.raises(ValueError, match=r"rows 119 to 119 have entries outside 0 \.\. 29"):
-            store.X[N - 1 : N]
+    with (
+        open_store("x.h5ad") as store,
+        pytest.raises(ValueError, match="`(x.h5ad|X)` (is not a valid sparse|cannot be read)"),
+    ):
+        list(store.X.chunks())
 
 
 def test_damaged_chunks_are_errors_that_name_the_file(inside):
@@ -319,30 +290,18 @@ def test_what_cannot_be_opened_by_rows(inside):
         pass
 
 
-def test_bad_arguments_are_named(matrix):
-    source = CsrRows(matrix.data, matrix.indices, matrix.indptr, matrix.shape, "X")
-    for rows, message in (
-        (slice(0, 10, 2), "steps of 1, not of 2"),
-        ([2, 1], "must increase"),
-        ([-1, 1], "must increase, from 0 to at most 119"),
-        ([0, N], "from 0 to at most 119"),
-        ([0.5], "by a slice, or by an array of numbers"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            source[rows]
-
-
-def test_dask_blocks_must_be_as_they_say(matrix):
+def test_dask_blocks_must_be_as_they_say(matrix, monkeypatch):
+    monkeypatch.setattr("cometric.files.rows.CHUNK", 50 * M)
     array = pytest.importorskip("dask.array")
     whole = array.from_array(matrix.toarray(), chunks=(40, M))
     unknown = whole[whole[:, 0] > 0]
     with pytest.raises(ValueError, match="whose blocks have known sizes"):
         as_rows(unknown)
     wrong = whole.map_blocks(lambda block: block[:3], dtype=whole.dtype, chunks=whole.chunks)
-    with pytest.raises(ValueError, match=r"`X` has a block of shape \(3, 30\) where Dask expects"):
-        as_rows(wrong)[0:10]
+    with pytest.raises(ValueError, match=r"`X` has 3 rows from 0 to 39; its shape is \(120, 30\)"):
+        list(as_rows(wrong).chunks())
     with pytest.raises(ValueError, match="dtype"):
-        as_rows(whole.astype("U3"))
+        list(as_rows(whole.astype("U3")).chunks())
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0)])
@@ -353,5 +312,8 @@ def test_data_without_rows_or_columns_are_refused(shape, inside):
 
 
 def test_groups_that_are_no_matrix(inside):
-    with h5py.File("x.h5ad") as file, pytest.raises(ValueError, match="is a group of type"):
+    with (
+        h5py.File("x.h5ad") as file,
+        pytest.raises(ValueError, match="`X` cannot be read: Unknown encoding type"),
+    ):
         as_rows(file["obs"])

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import naive
-from cometric.kernels import differences, geometry
+from cometric.kernels import geometry
 from strategies import costs, histograms, metrics
 
 
@@ -47,7 +47,7 @@ def test_l1_norms_of_integers_are_exact(hist, top):
     ]
     assert_array_equal(geometry.pairwise_norms(*parts, 1.0), exact)
     index = np.argwhere(np.ones((len(hist), len(hist)), bool))
-    assert_array_equal(differences.pair_norms(*parts, index, 1.0), np.ravel(exact))
+    assert_array_equal(geometry.pair_norms(*parts, index, 1.0), np.ravel(exact))
 
 
 @given(cost=st.integers(2, 7).flatmap(costs))
@@ -63,3 +63,23 @@ def test_a_metric_violates_no_triangle(metric):
 def test_a_shortcut_is_found_with_its_gain():
     cost = np.array([[0.0, 1.0, 10.0], [1.0, 0.0, 1.0], [10.0, 1.0, 0.0]])
     assert geometry.triangle_violation(cost) == 8.0
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 2.5, np.inf])
+def test_pair_norms_are_norms_of_differences(p):
+    rng = np.random.default_rng(0)
+    rows = sparse.csr_array(np.where(rng.random((6, 9)) < 0.4, rng.random((6, 9)), 0.0))
+    index = np.array([[0, 1], [5, 2], [3, 3]])
+    parts = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+    dense = rows.toarray()
+    expected = [np.linalg.norm(dense[i] - dense[j], p) for i, j in index]
+    assert_allclose(geometry.pair_norms(*parts, index, p), expected, atol=1e-15)
+
+
+def test_squares_of_pairs_are_those_of_dense_rows():
+    rng = np.random.default_rng(0)
+    hist = np.where(rng.random((25, 21)) < 0.4, rng.random((25, 21)), 0.0)
+    rows, index = sparse.csr_array(hist), rng.integers(0, 25, (40, 2))
+    squares = geometry.pair_squares(rows.indptr.astype(np.int64), rows.indices, rows.data, index)
+    expected = ((hist[index[:, 0]] - hist[index[:, 1]]) ** 2).sum(axis=1)
+    assert_allclose(squares, expected, atol=1e-14)

@@ -17,7 +17,7 @@ import pytest
 
 import cometric as cm
 from cometric import baselines
-from cometric.kernels import launching
+from cometric.kernels import compiling
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
@@ -47,7 +47,7 @@ def test_no_kernel_uses_the_threads_of_numba():
 LOST = """
 import resource, sys
 import numpy as np
-from cometric.kernels.launching import threaded
+from cometric.kernels.compiling import threaded
 
 @threaded
 def fill(sizes, values, task, tasks):
@@ -76,7 +76,7 @@ def test_a_thread_without_memory_is_never_passed_over(tmp_path):
     script.write_text(LOST)
     code = "import runpy, sys; runpy.run_path(sys.argv[1])"
     said = run(code, str(script), NUMBA_NUM_THREADS="4")
-    assert said.stdout.splitlines() == 4 * [launching.NO_MEMORY], said.stderr
+    assert said.stdout.splitlines() == 4 * [compiling.NO_MEMORY], said.stderr
 
 
 STARVED = """
@@ -126,7 +126,7 @@ def launched(function):
     """``function`` launched as a kernel, without its compiler."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numba, "njit", lambda **options: lambda function: function)
-        return launching.threaded(function)
+        return compiling.threaded(function)
 
 
 # Threads
@@ -175,7 +175,7 @@ def test_an_interruption_is_raised_when_all_tasks_have_ended(monkeypatch):
             raise KeyboardInterrupt
         return wait(futures, timeout)
 
-    monkeypatch.setattr(launching, "wait", interrupted_once)
+    monkeypatch.setattr(compiling, "wait", interrupted_once)
     with pytest.raises(KeyboardInterrupt):
         launched(compute)(2)
     assert len(ended) == 1
@@ -198,7 +198,7 @@ def test_without_memory_for_a_thread_all_tasks_are_computed_here(monkeypatch):
     def full(self, compute, task):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(launching._Threads, "submit", full)
+    monkeypatch.setattr(compiling._Threads, "submit", full)
     done = []
     launched(lambda task, tasks: done.append((task, threading.get_ident())))(3)
     assert done == [(task, threading.get_ident()) for task in range(3)]

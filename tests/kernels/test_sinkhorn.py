@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from cometric.kernels import scaling, sinkhorn, sinkhorn_log
+from cometric.kernels import scaling, sinkhorn_log, sinkhorn_numba
 from sinkhorn_pairs import EPS, arguments, extrapolated_twin, problem, twin
 
 
@@ -13,7 +13,7 @@ def run(hist, cost, dtype=np.float64, sweeps=1, tol=0.0, tasks=2, logs=False, ra
     kernel = cost / EPS if logs else np.exp(-cost / EPS).astype(dtype)
     state = np.zeros(room[-1]) if logs else np.ones(room[-1], dtype)
     values, errors = np.zeros(len(target)), np.full(len(target), np.inf)
-    sweep = sinkhorn_log.sweep_log if logs else sinkhorn.sweep
+    sweep = sinkhorn_log.sweep_log if logs else sinkhorn_numba.sweep
     sweep(*data, kernel, start, target, state, room, values, errors, ratio, sweeps, tol, tasks)
     return values, errors, state
 
@@ -76,7 +76,7 @@ def test_extrapolated_solves_take_fewer_sweeps_and_end_at_the_same_values(eps):
         values, errors = np.zeros(len(target)), np.full(len(target), np.inf)
         kernel, state = np.exp(-cost / eps), np.ones(room[-1])
         pairs = start, target, state, room, values, errors
-        sinkhorn.sweep(*data, kernel, *pairs, np.inf, limit, tol, 1)
+        sinkhorn_numba.sweep(*data, kernel, *pairs, np.inf, limit, tol, 1)
         return values, errors
 
     limit = next(k for k in range(1, 2000) if (solve(1e-10, k)[1] <= 1e-10).all())
@@ -139,7 +139,7 @@ def test_every_number_of_tasks_gives_the_same_bits(dtype):
 def test_portions_give_the_same_bits(monkeypatch, sweeps):
     hist, cost = problem(SIZES, 3000)
     whole = run(hist, cost, sweeps=sweeps, tol=1e-9)
-    monkeypatch.setattr(sinkhorn, "MANY", 1)
+    monkeypatch.setattr(sinkhorn_numba, "MANY", 1)
     for one, other in zip(whole, run(hist, cost, sweeps=sweeps, tol=1e-9), strict=True):
         assert_array_equal(one, other)
 
@@ -158,7 +158,7 @@ def test_a_pair_within_tolerance_is_left_alone(logs):
     data, start, target, room = arguments(hist)
     state, values, errors = np.ones(room[-1]), np.full(3, 7.0), np.array([np.inf, 0.0, np.inf])
     kernel = cost / EPS if logs else np.exp(-cost / EPS)
-    sweep = sinkhorn_log.sweep_log if logs else sinkhorn.sweep
+    sweep = sinkhorn_log.sweep_log if logs else sinkhorn_numba.sweep
     sweep(*data, kernel, start, target, state, room, values, errors, np.inf, 1, 0.0, 2)
     assert values[1] == 7.0
     assert (values[[0, 2]] != 7.0).all()
@@ -171,6 +171,8 @@ def test_scalings_out_of_range_give_nan_and_an_infinite_error(ratio):
     data, start, target, room = arguments(hist)
     kernel, state = np.exp(-cost * 1e4), np.ones(4)  # K v underflows to zero
     values, errors = np.zeros(1), np.full(1, np.inf)
-    sinkhorn.sweep(*data, kernel, start, target, state, room, values, errors, ratio, 9, 0.0, 1)
+    sinkhorn_numba.sweep(
+        *data, kernel, start, target, state, room, values, errors, ratio, 9, 0.0, 1
+    )
     assert np.isnan(values[0])
     assert errors[0] == np.inf

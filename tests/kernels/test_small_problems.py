@@ -13,7 +13,7 @@ from scipy import sparse
 import cometric as cm
 import naive
 from cometric.kernels import simplex
-from cometric.kernels.overlaps import l1_distances
+from cometric.kernels.geometry import l1_distances
 from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.exact_map import ExactMap
 from cometric.maps.exact_pairs import ReplayedMap

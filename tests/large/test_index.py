@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,13 @@ from scipy import sparse
 
 import cometric as cm
 from cometric.answers.extension import HeldDistances
+from cometric.files import rows
+from cometric.files.rows import rows_of
 from cometric.large import index as clusters
-from cometric.large import rows, samples, searching
-from cometric.large.neighbors import read_histograms, store_samples
-from cometric.large.progress import Progress, remove_run
+from cometric.large import samples
+from cometric.large.neighbors import learned_rows, read_histograms
+from cometric.large.run_folder import RunFolder, open_run
+from cometric.large.stored import StoredRows
 
 X = cm.datasets.simulate_counts(150, 30, density=0.3, random_state=1).X
 OPTIONS = {
@@ -55,41 +59,41 @@ def case(request):
 @pytest.fixture
 def small(monkeypatch):
     """Blocks, scans and groups so small that several of each are used."""
-    monkeypatch.setattr(samples, "PLACED", 64)
+    monkeypatch.setattr(samples, "DESCRIBED", 64)
     monkeypatch.setattr(clusters, "SCANNED", 60)
     monkeypatch.setattr(clusters, "GROUP", 7)
     monkeypatch.setattr(clusters, "BATCH", 40)
-    monkeypatch.setattr(searching, "SCORED", {True: 30, False: 30})
+    monkeypatch.setattr(clusters, "SCORED", {True: 30, False: 30})
 
 
-def held(result, X):
+def distances_of(result, X):
     n = X.shape[0]
-    distances = HeldDistances(result, "samples", *read_histograms(result, X))
+    distances = HeldDistances(result, "samples", *read_histograms(result, rows_of(X)))
     index = np.stack(np.indices((n, n)), axis=-1).reshape(-1, 2)
     return distances.pairs(index).reshape(n, n)
 
 
-def placed(result, X):
-    found = samples.Samples(result, store_samples(result, X, np.inf))
-    found.collect(map(found.place, found.blocks()), np.inf)
+def described(result, X):
+    found = samples.Samples(result, learned_rows(result, rows_of(X), np.inf))
+    found.collect(map(found.describe, found.blocks()), np.inf)
     return found
 
 
 def test_distances_are_those_of_the_map_of_all(case):
     X, result = case
     pairs = np.random.default_rng(0).integers(0, X.shape[0], (200, 2))
-    true = held(result, X)[pairs[:, 0], pairs[:, 1]]
-    assert_allclose(placed(result, X).distances(pairs), true, rtol=1e-6, atol=1e-6)
+    true = distances_of(result, X)[pairs[:, 0], pairs[:, 1]]
+    assert_allclose(described(result, X).distances(pairs), true, rtol=1e-6, atol=1e-6)
 
 
 def test_scores_are_below_the_distances_and_close(case):
     X, result = case
     n = X.shape[0]
-    found = placed(result, X)
+    found = described(result, X)
     every = np.arange(n)
     images, _ = found.potentials(every)
     scores = found.score(every, images, np.broadcast_to(every, (n, n)).copy())
-    true, off = held(result, X), ~np.eye(n, dtype=bool)
+    true, off = distances_of(result, X), ~np.eye(n, dtype=bool)
     assert np.corrcoef(scores[off], true[off])[0, 1] > 0.7
     if found.bounded:
         assert (scores[off] <= true[off] + 1e-6 * true.max()).all()
@@ -100,7 +104,7 @@ def test_scores_are_below_the_distances_and_close(case):
 @pytest.mark.parametrize("name", ["local", "local-0.2"])
 def test_scores_have_the_exact_reference(name):
     result = cm.learn(X[:70], eps=0.1, norm=name, tol=1e-3)
-    found, every, n = placed(result, X), np.arange(150), 150
+    found, every, n = described(result, X), np.arange(150), 150
     images, _ = found.potentials(every)
     scores = found.score(every, images, np.broadcast_to(every, (n, n)).copy())
     hist, full = found.histograms(every)
@@ -114,7 +118,7 @@ def test_scores_have_the_exact_reference(name):
 @pytest.mark.parametrize("name", ["local", "local-0.2", "lsa", "cosine", "hellinger", "l1"])
 def test_learned_samples_have_the_learned_distances(name):
     result = cm.learn(X[:70], eps=0.1, restart=0.4, norm=name, tol=1e-7)
-    found = placed(result, X[:70])
+    found = described(result, X[:70])
     pairs = np.stack(np.triu_indices(70, 1), axis=1)
     assert_allclose(found.distances(pairs), result.samples[tuple(pairs.T)], atol=1e-5)
 
@@ -122,7 +126,7 @@ def test_learned_samples_have_the_learned_distances(name):
 def test_nearly_all_neighbors_are_found(case, small):
     X, result = case
     found = cm.neighbor_graph(result, X, 5, search="index", check=150)
-    true = held(result, X)
+    true = distances_of(result, X)
     near = found.graph.data.reshape(-1, 5)
     assert_allclose(true[np.arange(150)[:, None], found.graph.indices.reshape(-1, 5)], near,
                     rtol=1e-5, atol=1e-6)  # fmt: skip
@@ -138,7 +142,7 @@ def test_nearly_all_neighbors_are_found(case, small):
 
 
 def test_all_samples_as_candidates_with_none_left_out_give_all_neighbors(monkeypatch):
-    monkeypatch.setattr(searching, "_high_ratio", lambda low, _: np.full(len(low), np.inf))
+    monkeypatch.setattr(clusters, "_high_ratio", lambda low, _: np.full(len(low), np.inf))
     result = cm.learn(X[:70], tol=1e-3)
     found = cm.neighbor_graph(result, X, 4, search="index", max_candidates=149, check=150)
     assert found.recall == 1.0
@@ -187,19 +191,19 @@ def test_faults_of_a_source_name_the_row():
                 return bad[part]
 
         with pytest.raises(ValueError, match=f"{words} .first: row 131, column 4"):
-            list(rows.read_chunks(Source()))
+            list(rows_of(Source()).chunks())
     bad[131] = 0.0
     with pytest.raises(ValueError, match=r"`X` has 1 empty row \(first: 131\)"):
-        list(rows.read_chunks(Source()))
+        list(rows_of(Source()).chunks())
 
 
 def test_values_that_float32_would_change_are_stored_in_float64(monkeypatch):
     chunks = [sparse.csr_array([[1.0, 2.0]]), sparse.csr_array([[0.1, 0.0]])]
-    for limit in (np.inf, 4.0):  # in memory, and in a file
-        stored = rows.store_rows(chunks, 2, limit)
+    for limit in (np.inf, 16.0):  # in memory, and in a file
+        stored = StoredRows(chunks, 2, limit)
         assert stored.data.dtype == np.float64
-        assert_array_equal(stored.take([1, 0]).toarray(), [[0.1, 0.0], [1.0, 2.0]])
-    assert rows.store_rows(chunks[:1], 2, np.inf).data.dtype == np.float32
+        assert_array_equal(stored.take(np.array([1, 0])).toarray(), [[0.1, 0.0], [1.0, 2.0]])
+    assert StoredRows(chunks[:1], 2, np.inf).data.dtype == np.float32
     assert isinstance(stored.data, np.memmap)
 
 
@@ -208,7 +212,7 @@ def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, smal
     monkeypatch.setattr("cometric.large.exhaustive.BLOCK", 30 * 150)
     options = {"search": search, "check": 10, "tol": 1e-3}
     whole = cm.learn_landmarks(X, 60, 4, **options)
-    saved, calls = progress_save(), []
+    saved, calls = RunFolder.save, []
 
     def dies(self, name, arrays):
         calls.append(name)
@@ -217,7 +221,7 @@ def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, smal
         saved(self, name, arrays)
 
     with monkeypatch.context() as patch:
-        patch.setattr("cometric.large.progress.Progress.save", dies)
+        patch.setattr("cometric.large.run_folder.RunFolder.save", dies)
         with pytest.raises(KeyboardInterrupt):
             cm.learn_landmarks(X, 60, 4, folder=tmp_path / "run", **options)
     parts = sorted((tmp_path / "run").glob("*.npz"))
@@ -276,17 +280,6 @@ def test_a_run_without_a_seed_is_continued_with_its_own(tmp_path, search):
     assert (first.landmarks[:20] != other.landmarks[:20]).any()
 
 
-@pytest.mark.parametrize("search", ["exhaustive", "index"])
-def test_a_search_without_a_seed_is_continued_with_its_own(tmp_path, search):
-    result = cm.learn(X[:60], tol=1e-1, drop_empty=True)
-    options = {"folder": tmp_path / "run", "random_state": None, "search": search, "check": 5}
-    first, again = (cm.neighbor_graph(result, X, 4, **options) for _ in range(2))
-    assert first.graph.indices.tobytes() == again.graph.indices.tobytes()
-    assert first.recall == again.recall
-    stored = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert "seed.npz" in stored
-
-
 def test_a_run_with_a_callback_is_continued(tmp_path):
     """A function has another address in the next process, and does not change the result."""
     options = {"folder": tmp_path / "run", "check": 0}
@@ -311,20 +304,11 @@ def test_a_run_on_a_cluster_is_continued_by_another_client(tmp_path, monkeypatch
     assert_array_equal(first.features, again.features)
 
 
-def progress_save():
-    from cometric.large.progress import Progress
-
-    return Progress.save
-
-
+@contextmanager
 def begun(folder, origin="these data"):
-    progress = Progress(folder)
-    try:
-        progress.bind(lambda: origin)
-    except ValueError:
-        progress.__exit__()
-        raise
-    return progress
+    with open_run(folder) as run:
+        run.bind(lambda: origin)
+        yield run
 
 
 def test_a_run_that_was_killed_while_it_began_can_begin_again(tmp_path):
@@ -335,32 +319,31 @@ def test_a_run_that_was_killed_while_it_began_can_begin_again(tmp_path):
         progress.save("one", {"x": np.arange(3)})
     with begun(folder) as progress:
         assert_array_equal(progress.load("one")["x"], np.arange(3))
-    remove_run(folder)
-    assert not folder.exists()
 
 
 def test_parts_that_are_not_as_they_were_stored_are_computed_again(tmp_path):
-    run, other = begun(tmp_path / "run"), begun(tmp_path / "other", "others")
-    for progress in (run, other):
-        progress.save("one", {"x": np.arange(3)})
-    part = tmp_path / "run" / "one.npz"
-    whole = part.read_bytes()
-    assert_array_equal(run.load("one")["x"], np.arange(3))
-    (tmp_path / "run" / "two.npz").write_bytes(whole)
-    assert run.load("two") is None
-    part.write_bytes((tmp_path / "other" / "one.npz").read_bytes())
-    assert run.load("one") is None
-    for arrays in ({"x": np.arange(4)}, {"x": np.arange(3), "checksum": np.array("0")}):
-        np.savez(part, **arrays)
+    with begun(tmp_path / "run") as run, begun(tmp_path / "other", "others") as other:
+        for parts in (run, other):
+            parts.save("one", {"x": np.arange(3)})
+        part = tmp_path / "run" / "one.npz"
+        whole = part.read_bytes()
+        assert_array_equal(run.load("one")["x"], np.arange(3))
+        (tmp_path / "run" / "two.npz").write_bytes(whole)
+        assert run.load("two") is None
+        part.write_bytes((tmp_path / "other" / "one.npz").read_bytes())
         assert run.load("one") is None
-    part.write_bytes(whole.replace(b"(3,)", b"(3, "))
-    assert run.load("one") is None
-    run.__exit__()
+        for arrays in ({"x": np.arange(4)}, {"x": np.arange(3), "checksum": np.array("0")}):
+            np.savez(part, **arrays)
+            assert run.load("one") is None
+        part.write_bytes(whole.replace(b"(3,)", b"(3, "))
+        assert run.load("one") is None
     for damaged in ("[" * 100_000, "[]"):
         (tmp_path / "run" / "run.json").write_text(damaged)
-        with pytest.raises(ValueError, match="holds a run with other data or other settings"):
-            begun(tmp_path / "run")
-    other.__exit__()
+        with (
+            pytest.raises(ValueError, match="holds a run with other data or other settings"),
+            begun(tmp_path / "run"),
+        ):
+            pass
 
 
 def test_folders_of_something_else_are_refused(tmp_path):
@@ -388,7 +371,8 @@ CHILD = """
     import resource
     import numpy as np
     from scipy import sparse
-    from cometric.large.rows import read_chunks, store_rows
+    from cometric.files.rows import rows_of
+    from cometric.large.stored import store_rows
 
     class Source:  # 160 GB if it were dense
         shape = (2_000_000, 10_000)
@@ -401,7 +385,7 @@ CHILD = """
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (1_500_000_000, limit))
-    stored = store_rows(read_chunks(Source()), 10_000, 1e7)
+    stored = store_rows(rows_of(Source()), 4e7)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert stored.shape == Source.shape and isinstance(stored.data, np.memmap)
     print((after - before) / 1e6)

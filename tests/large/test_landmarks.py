@@ -9,16 +9,22 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 import cometric as cm
+from cometric.files.rows import rows_of
 from cometric.large.landmarks import draw_landmarks
+from cometric.large.stored import store_rows
 
 DATA = cm.datasets.simulate_counts(80, 25, density=0.3, random_state=1)
 OPTIONS = {"n_neighbors": 4, "eps": np.inf, "tau": 0.01, "tol": 1e-4}
 
 
+def draw(data, count, method):
+    return draw_landmarks(store_rows(rows_of(data), None), count, method, 0)[0]
+
+
 @pytest.mark.parametrize("method", ["uniform", "kmeans++"])
 def test_landmarks_are_samples_that_hold_every_feature(method):
     sparse_data = cm.datasets.simulate_counts(300, 200, density=0.02).X
-    chosen = draw_landmarks(sparse_data, 20, method, 0)
+    chosen = draw(sparse_data, 20, method)
     assert len(np.unique(chosen)) == len(chosen) > 20
     assert (sparse_data[chosen].sum(axis=0) > 0).all()
 
@@ -26,10 +32,10 @@ def test_landmarks_are_samples_that_hold_every_feature(method):
 def test_repeated_samples_are_not_drawn_twice():
     """Without distances left, k-means++ of scikit-learn draws the same samples again."""
     repeated = sparse.csr_array(np.repeat(DATA.X[:3].toarray(), 4, axis=0)[:, :6] + 1.0)
-    assert_array_equal(draw_landmarks(repeated, 12, "kmeans++", 0), np.arange(12))
-    some = draw_landmarks(repeated, 7, "kmeans++", 0)
+    assert_array_equal(draw(repeated, 12, "kmeans++"), np.arange(12))
+    some = draw(repeated, 7, "kmeans++")
     assert len(np.unique(some)) == 7 == len(some)
-    assert_array_equal(some, draw_landmarks(repeated, 7, "kmeans++", 0))
+    assert_array_equal(some, draw(repeated, 7, "kmeans++"))
 
 
 def test_all_samples_as_landmarks_learn_what_learn_learns():
@@ -71,16 +77,10 @@ def test_a_sketch_answers_for_its_metric_or_says_where_to_ask():
     near = sketch.transform(DATA.X[:5], n_neighbors=2)
     assert_array_equal(near.toarray(), sketch.result.transform(DATA.X[:5], n_neighbors=2).toarray())
     assert ".result (the metric)" in str(sketch)
-    with pytest.raises(AttributeError, match=r"\.result\.save\(path\).*save_npz"):
-        sketch.save("sketch.npz")
-    with pytest.raises(AttributeError, match=r"\.result\.samples.*\.graph"):
-        _ = sketch.samples
-    for name in ("certify", "status", "values", "problem"):
+    for name in ("certify", "save", "samples"):
         assert not hasattr(sketch, name)
-        with pytest.raises(AttributeError, match=rf"\.result\.{name}"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'. The metric of"):
             getattr(sketch, name)
-    with pytest.raises(AttributeError, match="no attribute 'other'$"):
-        _ = sketch.other
     assert repr(copy.deepcopy(sketch)) == repr(pickle.loads(pickle.dumps(sketch))) == repr(sketch)
 
 

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric.answers.extension import HeldDistances
+from cometric.files.rows import rows_of
 from cometric.large import neighbors
 from cometric.large.exhaustive import Bounds
 from cometric.large.neighbors import read_histograms
@@ -43,7 +44,7 @@ def result(request):
 def true_distances(result):
     """From every sample of X to every other."""
     n = X.shape[0]
-    distances = HeldDistances(result, "samples", *read_histograms(result, X))
+    distances = HeldDistances(result, "samples", *read_histograms(result, rows_of(X)))
     index = np.stack(np.indices((n, n)), axis=-1).reshape(-1, 2)
     return distances.pairs(index).reshape(n, n)
 
@@ -53,7 +54,7 @@ def test_distances_are_those_of_transform(result):
 
 
 def test_bounds_are_below_the_distances(result):
-    distances = HeldDistances(result, "samples", *read_histograms(result, X))
+    distances = HeldDistances(result, "samples", *read_histograms(result, rows_of(X)))
     bounds, index = Bounds(distances, 1).lowest(slice(10, 60), 59)
     true = true_distances(result)[10:]
     assert (bounds <= np.take_along_axis(true, index, axis=1) + 1e-12).all()

@@ -3,7 +3,6 @@
 import math
 import sys
 from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric.answers.extension import HeldDistances
+from cometric.files.rows import rows_of
 from cometric.large import pairwise
 from cometric.large.neighbors import read_histograms
 from cometric.maps.norms import norm_matrix
@@ -34,12 +34,13 @@ def entropic():
 
 def in_memory(result):
     """All distances from one call of a fresh map, and norms of all differences."""
-    hist, full = read_histograms(result, X)
+    hist, full = read_histograms(result, rows_of(X))
     by = HeldDistances(result, "samples", hist, full)
     eps = result.parameters.eps
-    make = {0.0: cm.ExactMap, math.inf: cm.LimitMap}
-    inner = getattr(by.phi, "tol", None)
-    phi = make.get(eps, partial(cm.EntropicMap, eps=eps, tol=inner))(hist)
+    if 0.0 < eps < math.inf:
+        phi = cm.EntropicMap(hist, eps=eps, tol=by.phi.accuracy.tol)
+    else:
+        phi = cm.LimitMap(hist) if eps else cm.ExactMap(hist)
     return np.maximum(by.scale * phi(by.cost) + by.weight * norm_matrix(full, "l1"), 0.0)
 
 

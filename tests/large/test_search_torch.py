@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cometric as cm  # noqa: E402
+from cometric.files.rows import rows_of  # noqa: E402
 from cometric.large import search_torch  # noqa: E402
 from cometric.large.neighbors import read_histograms  # noqa: E402
 from cometric.large.search_torch import TensorSearch  # noqa: E402
@@ -47,7 +48,7 @@ def test_neighbors_are_those_of_the_cpu(result, device):
 def test_bounds_are_below_the_distances(result, device, monkeypatch):
     """Those of pairs kept, before and after sweeps, and that of all others."""
     monkeypatch.setattr(search_torch, "SLOTS", 16)
-    search = TensorSearch(result, *read_histograms(result, X), 3, 8, device)
+    search = TensorSearch(result, *read_histograms(result, rows_of(X)), 3, 8, device)
     some = torch.arange(20, 40, device=search._device)
     low, index, norms, floor = search.candidates(some)
     assert low.shape == (20, 16)

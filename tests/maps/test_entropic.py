@@ -256,30 +256,6 @@ def test_a_rough_tolerance_alone_makes_no_divergence_negative(eps):
             assert (rough[solved >= 0.0] >= 0.0).all()
 
 
-def dense_lift(n=20, d=140):
-    rng = np.random.default_rng(3)
-    hist = rng.dirichlet(np.ones(d), size=n) * (rng.random((n, d)) < 0.8)
-    points = rng.random((d, 3))
-    return hist / hist.sum(axis=1, keepdims=True), np.abs(points[:, None] - points).sum(axis=-1)
-
-
-@pytest.mark.parametrize("sweeps", [2, None])
-def test_dense_histograms_take_matrix_products_and_agree(sweeps):
-    hist, cost = dense_lift()
-    dense, cropped = (EntropicMap(hist, 0.1, sweeps=sweeps, tol=1e-11) for _ in range(2))
-    assert dense.panels
-    assert not EntropicMap(hist, 0.1, rho=1.0).panels
-    cropped.panels = False
-    assert_allclose(dense(cost), cropped(cost), atol=1e-10 * cost.max())
-    assert sweeps is not None or dense.error <= 1e-11
-
-
-def test_threads_do_not_change_a_bit_of_dense_histograms():
-    hist, cost = dense_lift()
-    one, two = (EntropicMap(hist, 0.1, n_threads=k) for k in (1, 2))
-    assert_array_equal(one(cost), two(cost))
-
-
 @pytest.mark.parametrize("rho", [None, 1.0, 1e-3])
 @pytest.mark.parametrize("tiny", [1e-150, 1e-200, 1e-300, 5e-324])
 def test_masses_whose_products_underflow_count_as_nothing(tiny, rho):

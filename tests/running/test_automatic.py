@@ -14,9 +14,8 @@ from scipy import sparse
 import cometric as cm
 import naive
 from cometric.answers.parameters import Parameters
-from cometric.running import settings as settings_module
+from cometric.running.learning import Chosen, chosen, overlap, read
 from cometric.running.settings import Settings
-from cometric.running.weights import Chosen, chosen, overlap
 
 RNG = np.random.default_rng(4)
 
@@ -82,7 +81,7 @@ def test_small_changes_of_the_data_change_the_overlap_little():
 
 def of_overlap(value, monkeypatch, **options):
     """What is chosen where samples share this many features."""
-    monkeypatch.setattr("cometric.running.weights.overlap", lambda hist: value)
+    monkeypatch.setattr("cometric.running.learning.overlap", lambda hist: value)
     return chosen(None, **{"limit": True, **options})
 
 
@@ -196,20 +195,20 @@ def test_tiles_have_a_finite_regularization():
     ],
 )
 def test_given_numbers_are_obeyed_and_the_reference_stays(given, eps, tau, restart, norm):
-    for settings in (Settings(**given), Settings(**given).fitted(cm.Problem.from_data(thin()))):
+    for settings in (Settings(**given), read(Settings(**given), thin())[0]):
         assert (settings.eps, settings.transport.eps) == (eps, eps)
         assert (settings.tau, settings.restart, settings.norm) == (tau, restart, norm)
         assert (settings.overlap, settings.chosen) == (None, False)
 
 
 def test_one_of_both_may_be_given():
-    problem = cm.Problem.from_data(thin())
-    _, restart, shared = chosen(problem.samples.full, limit=True)
-    found = Settings(eps=0.05).fitted(problem)
+    X = thin()
+    _, restart, shared = chosen(cm.Problem.from_data(X).samples.full, limit=True)
+    found = read(Settings(eps=0.05), X)[0]
     assert (found.eps, found.restart, found.overlap, found.chosen) == (0.05, restart, shared, False)
-    found = Settings(transport=cm.Tree()).fitted(problem)
+    found = read(Settings(transport=cm.Tree()), X)[0]
     assert (found.transport, found.restart, found.chosen) == (cm.Tree(), restart, False)
-    assert Settings(norm="local").fitted(problem) == Settings().fitted(problem)
+    assert read(Settings(norm="local"), X)[0] == read(Settings(), X)[0]
 
 
 def test_a_given_metric_is_lifted_without_a_choice():
@@ -309,7 +308,7 @@ def neighbors(distances, k=10):
 def mostly_transport(monkeypatch):
     """Two percent of R and the limit, for any data."""
     choose = lambda hist, limit: Chosen(math.inf, 0.02, 1.0)  # noqa: E731
-    monkeypatch.setattr(settings_module, "chosen", choose)
+    monkeypatch.setattr("cometric.running.learning.chosen", choose)
 
 
 def negative_in_the_limit():

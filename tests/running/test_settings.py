@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 import cometric as cm
 from cometric import transports
+from cometric.running.learning import read
 from cometric.running.settings import Settings, options
 from cometric.transports import TRANSPORTS
 
@@ -293,7 +294,7 @@ def test_what_is_not_a_transport_is_refused(wrong):
     ],
 )
 def test_settings_survive_json(given):
-    settings = Settings(**given).fitted(cm.Problem.from_data(X))
+    settings, _ = read(Settings(**given), X)
     stored = json.loads(json.dumps(settings.to_json()))
     again = Settings.from_json(stored)
     assert again.to_json() == settings.to_json()

@@ -11,7 +11,7 @@ import cometric as cm
 anndata = pytest.importorskip("anndata")
 sc = pytest.importorskip("scanpy")
 import cometric.scverse as cms  # noqa: E402
-from cometric.scverse.connectivities import fuzzy_connectivities  # noqa: E402
+from cometric.scverse.sketches import fuzzy_connectivities  # noqa: E402
 
 QUICK = {"eps": 0.2, "tau": 0.1, "tol": 1e-3, "check": 0}
 N, M, L = 90, 40, 45

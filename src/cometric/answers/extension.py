@@ -68,7 +68,7 @@ def extend(
         if not gpu:
             distances = HeldDistances(result, of, hist, full, n_threads, count)
         else:
-            from cometric.answers.held_torch import TensorDistances
+            from cometric.answers.distances_torch import TensorDistances
 
             distances = TensorDistances(result, of, hist, full, device)
         for part in _blocks(count, columns, known.hist.nnz / columns):

@@ -140,7 +140,7 @@ class Console:
             # "sample" rather than "row", since samples may be columns of the file.
             text = error.message(str(path), first, row="sample", column="feature")
             if error.fault is Fault.NEGATIVE:
-                from cometric.scverse.advice import unscaled
+                from cometric.scverse.slots import unscaled
 
                 text += unscaled(data)
             return text

@@ -123,13 +123,13 @@ def landmarks(
         own_genes = bool(getattr(matrix, "own_genes", False))
         seed = options["random_state"]
         origin = sketches.Origin(matrix, source.source, used, n_neighbors, seed, own_genes)
-        added = sketches.to_slots(sketch, origin, None, key_added, neighbors_key)
+        added = sketches.to_slots(sketch, origin, key_added, neighbors_key)
         if hasattr(file, "obs_names"):  # in memory
             if without_data:
                 from anndata import AnnData
 
                 file = AnnData(obs=file.obs, var=file.var)
-            sketches.write(file, added)
+            slots.write(file, added)
             writing.save_anndata(file, output)
         elif without_data or kind_of(path) == ".zarr":
             writing.save_slots(file, output, added)

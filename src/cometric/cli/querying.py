@@ -53,7 +53,7 @@ def neighbors(
             # All samples of the data, not only landmarks: their neighbors are stored.
             names = get.names(data, key=key)
             check_neighborhood(n_neighbors, len(names), "sample")
-            near = slots.nearest_cells(data, get.distances(data, key=key), n_neighbors - 1, key)
+            near = slots.nearest_cells(get.distances(data, key=key), n_neighbors - 1, key)
         else:
             names = list(getattr(result.problem, of).item_names)
             check_neighborhood(n_neighbors, len(names), of[:-1])
@@ -139,7 +139,7 @@ def transfer(
     """
     import pandas as pd
 
-    from cometric.scverse import placing, slots
+    from cometric.scverse import slots, tl_mapping
 
     target.check(*TABLES, ".h5ad")
     known, output = learned.load(), target.output
@@ -156,7 +156,7 @@ def transfer(
     if kind_of(output) == ".h5ad":
         name = f"{learned.key}_{labels}"
         slots.check_key(name)
-        placing.store_labels(data, answer, given, name, "samples")
+        tl_mapping.store_labels(data, answer, given, name, "samples")
         writing.save_anndata(data, output)
     else:
         names = ["" if pd.isna(label) else str(label) for label in answer.labels]

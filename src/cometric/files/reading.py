@@ -64,7 +64,7 @@ def read(path: str | Path, *, transpose: bool = False) -> AnnData:
             f"`{path}` is not in a known format; known are {', '.join(list(READERS)[:-1])} (text "
             "also with .gz), and folders of 10x Genomics."
         )
-    check_not_empty(path)
+    check_has_content(path)
     with errors_naming(path):
         data = READERS[kind](path)
         data.obs_names, data.var_names = map(_storable, (data.obs_names, data.var_names))
@@ -151,7 +151,7 @@ def _stem(path: Path) -> str:
     return path.name.split(".")[0] or path.name
 
 
-def check_not_empty(path: Path) -> None:
+def check_has_content(path: Path) -> None:
     """Raise if this is a file without content."""
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"`{path}` is empty.")
@@ -281,12 +281,10 @@ def read_market(path: Path) -> sparse.csr_matrix:
     opener: Any = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rb") as file:
         text = file.read()
-    if b"\0" in text:
-        raise ValueError("it contains NUL characters")
     with warnings.catch_warnings():
         # SciPy 1.18 announces that another class will be returned; it is converted here.
         warnings.filterwarnings("ignore", "The default value for `spmatrix`", DeprecationWarning)
-        # SciPy crashes at NUL, and reads past the end of a file without a final newline.
+        # SciPy reads past the end of a file without a final newline.
         return sparse.csr_matrix(mmread(io.BytesIO(text + b"\n")).T)
 
 

@@ -1,14 +1,12 @@
-"""Rows of matrices that are not in memory: files, Dask arrays, memory maps, backed AnnData.
+"""Rows of a matrix, read in parts: files, Dask arrays, memory maps, backed AnnData, or in memory.
 
-A row source has a ``shape``, and gives rows as ``source[start:stop]`` or ``source[numbers]`` with
-increasing numbers, as a dense array or a ``csr_array``. Only these rows are read. Errors name the
-argument, or the file.
+The libraries that hold the data read them. Errors name the argument, or the file.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,279 +17,35 @@ from numpy.lib.format import open_memmap
 from scipy import sparse
 
 from cometric.core.arguments import check_path
+from cometric.core.inputs import (
+    COUNT_SAME_WORDS,
+    BadData,
+    check_not_empty,
+    read_matrix,
+    read_names,
+    read_samples,
+)
 from cometric.core.text import storable_names
-from cometric.core.types import Index
-from cometric.files.reading import check_not_empty, errors_naming, missing, open_hdf5
+from cometric.files.reading import check_has_content, errors_naming, missing, open_hdf5
 from cometric.files.tables import kind_of
 
 STORES = (".h5ad", ".zarr", ".npy")
 """Extensions of files that can be read by rows."""
 
-ENTRIES = 10_000_000
-"""Most entries of dense rows to read at a time."""
+CHUNK = 16_000_000
+"""Entries of a chunk of rows, zeros included."""
 
-GAP = 4096
-"""Picked rows with at most this many entries in between are read together."""
-
-
-def as_rows(X: Any, name: str = "X") -> Any:
-    """A row source for data outside memory, or None if ``X`` is in memory.
-
-    Accepts backed or lazy AnnData objects, groups and datasets of h5py and Zarr, Dask arrays,
-    NumPy memory maps, and CSR matrices on these.
-    """
-    if isinstance(X, Source):
-        return X
-    if hasattr(X, "obs_names") and hasattr(X, "var_names"):
-        source = None if X.X is None else as_rows(X.X, name)
-        if source is not None:
-            source.sample_names = storable_names(X.obs_names)
-            source.feature_names = storable_names(X.var_names)
-        return source
-    if hasattr(X, "__dask_graph__"):
-        return DaskRows(X, name)
-    if sparse.issparse(X):
-        if X.format == "csr" and any(map(_is_mapped, (X.data, X.indices))):
-            return CsrRows(X.data, X.indices, X.indptr, X.shape, name)
-        return None
-    if isinstance(X, np.ndarray):
-        return DenseRows(X, name) if X.ndim == 2 and _is_mapped(X) else None
-    if hasattr(X, "group") and hasattr(X, "backend"):  # anndata's CSRDataset
-        return of_group(X.group, name)
-    if hasattr(X, "attrs") and hasattr(X, "keys") and hasattr(X, "name"):
-        return of_group(X, name)
-    if all(hasattr(X, part) for part in ("attrs", "chunks", "shape", "dtype")):
-        return DenseRows(X, name)
-    return None
-
-
-def gather(source: Any) -> sparse.csr_array:
-    """All rows of a source as one sparse matrix, read in parts."""
-    n, m = source.shape
-    step = max(1, ENTRIES // m)
-    parts = [sparse.csr_array(source[start : start + step]) for start in range(0, n, step)]
-    return sparse.csr_array(sparse.vstack(parts, format="csr"))
-
-
-def of_group(group: Any, name: str) -> CsrRows:
-    """The rows of a sparse matrix in a group of HDF5 or Zarr, as anndata stores it."""
-    kind = str(group.attrs.get("encoding-type", group.attrs.get("h5sparse_format", "")))
-    if kind.startswith("csc"):
-        raise ValueError(
-            f"`{name}` is stored by columns (CSC), so that no rows can be read without reading "
-            "all of it. Store it by rows (CSR), by `adata.X = adata.X.tocsr()` in Python, then "
-            "write the file again."
-        )
-    parts = {"data", "indices", "indptr"}
-    if not kind.startswith("csr") or not parts <= set(group.keys()):
-        raise ValueError(
-            f"`{name}` is a group of type {kind or 'unknown'!r}, not a sparse matrix of anndata. "
-            "Pass a group with `data`, `indices` and `indptr`, or a dataset."
-        )
-    shape = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
-    if shape is None or np.size(shape) != 2:
-        raise ValueError(f"`{name}` is not a valid sparse matrix: it has no shape.")
-    n, m = (int(size) for size in shape)
-    return CsrRows(group["data"], group["indices"], group["indptr"], (n, m), name)
-
-
-class Source:
-    """The base class of row sources; names of rows and columns are optional."""
-
-    sample_names: list[str] | None = None
-    feature_names: list[str] | None = None
-
-    def to_memory(self) -> sparse.csr_array:
-        """The whole matrix."""
-        return gather(self)
-
-
-class CsrRows(Source):
-    """Rows of a CSR matrix on disk; only its row pointers are in memory."""
-
-    def __init__(
-        self, data: Any, indices: Any, indptr: Any, shape: tuple[int, int], name: str
-    ) -> None:
-        self._data, self._indices, self._name = data, indices, name
-        self.shape, self.dtype = shape, np.dtype(data.dtype)
-        if indptr.ndim != 1 or indptr.shape[0] != shape[0] + 1 or indptr.dtype.kind not in "iu":
-            raise self._damaged(f"it has {indptr.shape[0]} pointers for {shape[0]} rows")
-        if data.ndim != 1 or data.shape != indices.shape or indices.dtype.kind not in "iu":
-            raise self._damaged(f"it has {data.shape} values and {indices.shape} indices")
-        with errors_naming(name):
-            self._indptr: Index = np.asarray(indptr[:]).astype(np.int64)
-        if self._indptr[0] != 0 or (np.diff(self._indptr) < 0).any():
-            raise self._damaged("its pointers do not increase from 0")
-        if self._indptr[-1] > data.shape[0]:
-            raise self._damaged(f"it has {data.shape[0]} values, but points to more")
-        _check(self.shape, self.dtype, name)
-
-    @property
-    def entries(self) -> int:
-        """The number of stored entries."""
-        return int(self._indptr[-1])
-
-    def __getitem__(self, rows: Any) -> sparse.csr_array:
-        if isinstance(rows, slice):
-            start, stop = _bounds(rows, self.shape[0])
-            return self._read(start, stop)
-        numbers = _numbers(rows, self.shape[0])
-        if not len(numbers):
-            return self._read(0, 0)
-        between = self._indptr[numbers[1:]] - self._indptr[numbers[:-1] + 1]
-        parts = np.split(numbers, np.flatnonzero(between > GAP) + 1)
-        blocks = [self._read(int(part[0]), int(part[-1]) + 1)[part - part[0]] for part in parts]
-        return sparse.csr_array(sparse.vstack(blocks, format="csr"))
-
-    def _read(self, start: int, stop: int) -> sparse.csr_array:
-        low, high = int(self._indptr[start]), int(self._indptr[stop])
-        with errors_naming(self._name):
-            indices, values = np.asarray(self._indices[low:high]), np.array(self._data[low:high])
-        if len(indices) and not (indices.min() >= 0 and indices.max() < self.shape[1]):
-            raise self._damaged(
-                f"rows {start} to {stop - 1} have entries outside 0 .. {self.shape[1] - 1}"
-            )
-        starts = self._indptr[start : stop + 1] - low
-        parts = values, indices.astype(np.int32), starts
-        return sparse.csr_array(parts, shape=(stop - start, self.shape[1]))
-
-    def _damaged(self, reason: str) -> ValueError:
-        return ValueError(f"`{self._name}` is not a valid sparse matrix: {reason}.")
-
-
-class DenseRows(Source):
-    """Rows of a dense matrix on the disk."""
-
-    def __init__(self, array: Any, name: str) -> None:
-        if len(array.shape) != 2:
-            raise ValueError(f"`{name}` has shape {tuple(array.shape)}; pass a matrix.")
-        self._array, self._name = array, name
-        self.shape = int(array.shape[0]), int(array.shape[1])
-        self.dtype = np.dtype(array.dtype)
-        _check(self.shape, self.dtype, name)
-
-    @property
-    def entries(self) -> int:
-        """The number of stored entries."""
-        return self.shape[0] * self.shape[1]
-
-    def __getitem__(self, rows: Any) -> np.ndarray[Any, Any]:
-        if isinstance(rows, slice):
-            start, stop = _bounds(rows, self.shape[0])
-            with errors_naming(self._name):
-                return np.array(self._array[start:stop])
-        numbers = _numbers(rows, self.shape[0])
-        # A chunk is unpacked whole: picks within one chunk are read together.
-        step = max(1, int((getattr(self._array, "chunks", None) or (1,))[0]))
-        parts = np.split(numbers, np.flatnonzero(np.diff(numbers // step)) + 1)
-        with errors_naming(self._name):
-            blocks = [
-                np.asarray(self._array[part[0] : part[-1] + 1])[part - part[0]]
-                for part in parts
-                if len(part)
-            ]
-        return np.concatenate(blocks) if blocks else np.empty((0, self.shape[1]), self.dtype)
-
-
-class DaskRows(Source):
-    """Rows of a Dask array with dense or sparse blocks; one row of blocks is in memory."""
-
-    def __init__(self, array: Any, name: str) -> None:
-        if array.ndim != 2 or any(np.isnan(size) for axis in array.chunks for size in axis):
-            raise ValueError(
-                f"`{name}` is a Dask array of shape {array.shape}; pass a matrix whose blocks have "
-                "known sizes, for example after `compute_chunk_sizes()`."
-            )
-        self._array, self._name = array, name
-        self.shape, self.dtype = (int(array.shape[0]), int(array.shape[1])), np.dtype(array.dtype)
-        self._edges = np.concatenate([[0], np.cumsum(array.chunks[0])]).astype(np.int64)
-        self._block: tuple[int, Any] | None = None
-        _check(self.shape, self.dtype, name)
-
-    @property
-    def entries(self) -> int:
-        """An upper bound of the number of stored entries."""
-        return self.shape[0] * self.shape[1]
-
-    def __getitem__(self, rows: Any) -> Any:
-        if isinstance(rows, slice):
-            start, stop = _bounds(rows, self.shape[0])
-            numbers = np.arange(start, stop)
-        else:
-            numbers = _numbers(rows, self.shape[0])
-        block_of = np.searchsorted(self._edges, numbers, side="right") - 1
-        blocks = [
-            self._read(int(block))[numbers[block_of == block] - self._edges[block]]
-            for block in np.unique(block_of)
-        ]
-        if not blocks:
-            return np.empty((0, self.shape[1]), self.dtype)
-        if sparse.issparse(blocks[0]):
-            return sparse.csr_array(sparse.vstack(blocks, format="csr"))
-        return np.concatenate(blocks)
-
-    def _read(self, block: int) -> Any:
-        """One row of blocks; the last one is kept, since chunks of rows are read in order."""
-        if self._block is None or self._block[0] != block:
-            self._block = None  # first, so that only one is in memory
-            width = self._array.numblocks[1]
-            parts = [self._array.blocks[block, k].compute() for k in range(width)]
-            if any(sparse.issparse(part) for part in parts):
-                joined = sparse.hstack([sparse.csr_array(part) for part in parts], format="csr")
-                self._block = block, sparse.csr_array(joined)
-            else:
-                self._block = block, np.concatenate([np.asarray(part) for part in parts], axis=1)
-            size = int(self._edges[block + 1] - self._edges[block])
-            if self._block[1].shape != (size, self.shape[1]):
-                raise ValueError(
-                    f"`{self._name}` has a block of shape {self._block[1].shape} where Dask "
-                    f"expects {(size, self.shape[1])}."
-                )
-        return self._block[1]
-
-
-def _bounds(rows: slice, n: int) -> tuple[int, int]:
-    start, stop, step = rows.indices(n)
-    if step != 1:
-        raise ValueError(f"Rows are read in steps of 1, not of {step}.")
-    return start, max(start, stop)
-
-
-def _numbers(rows: Any, n: int) -> Index:
-    numbers = np.asarray(rows)
-    if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
-        raise ValueError("Rows are picked by a slice, or by an array of numbers.")
-    numbers = numbers.astype(np.int64)
-    if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < n and (np.diff(numbers) > 0).all()):
-        raise ValueError(f"Numbers of rows must increase, from 0 to at most {n - 1}.")
-    return numbers
-
-
-def _is_mapped(array: Any) -> bool:
-    """Whether an array is memory-mapped."""
-    while array is not None:
-        if isinstance(array, mmap.mmap | np.memmap):
-            return True
-        array = getattr(array, "base", None)
-    return False
-
-
-def _check(shape: tuple[int, int], dtype: np.dtype[Any], name: str) -> None:
-    if 0 in shape:
-        raise ValueError(f"`{name}` has shape {shape}; need at least 1 row and 1 column.")
-    if dtype.kind not in "biuf":
-        raise ValueError(f"`{name}` has dtype {dtype}; pass real numbers.")
+IN_MEMORY = ("obs_names", "to_numpy", "detach", "__dlpack__")
+"""Attributes of AnnData, tables and tensors; other sliceable objects are read by rows."""
 
 
 @dataclass(frozen=True, eq=False)
-class Store:
-    """A matrix in a file, with names, in the form of an AnnData; valid while the file is open."""
+class Named:
+    """A matrix with the names of its rows and columns, in the form of an AnnData."""
 
     X: Any
-    obs_names: list[str]
-    var_names: list[str]
-    file: Any = None  # the group of HDF5 or Zarr that holds an AnnData
-    own_genes: bool = False  # whether the columns are those of `raw`, and differ from those of X
+    obs_names: Sequence[str] | None
+    var_names: Sequence[str] | None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -308,6 +62,158 @@ class Store:
     def n_vars(self) -> int:
         """The number of columns."""
         return self.shape[1]
+
+
+class Source:
+    """Rows of a matrix; ``source[start:stop]`` reads some of them, dense or sparse.
+
+    ``rows`` has a shape, and is sliced in the same way. ``name`` is what messages call it.
+    """
+
+    def __init__(self, rows: Any, name: str = "X") -> None:
+        self.rows, self.name = rows, name
+        self.shape: tuple[int, int] = (int(rows.shape[0]), int(rows.shape[1]))
+        self.sample_names: list[str] | None = None
+        self.feature_names: list[str] | None = None
+        if 0 in self.shape:
+            raise ValueError(f"`{name}` has shape {self.shape}; need at least 1 row and 1 column.")
+
+    def __getitem__(self, rows: slice) -> Any:
+        with errors_naming(self.name):
+            part = self.rows[rows]
+            return part if sparse.issparse(part) else np.asarray(part)
+
+    def chunks(self) -> Iterator[sparse.csr_array]:
+        """All rows in order, as valid float64 CSR matrices with mass in each row."""
+        for rows in self._slices():
+            try:
+                chunk = read_matrix(self[rows], "X", least=(1, 1))
+                remedy = "Drop them: they hold no mass."
+                check_not_empty(np.diff(chunk.indptr) > 0, "X", "row", remedy)
+            except BadData as error:  # rows count from the first of the source
+                row = None if error.row is None else error.row + rows.start
+                raise BadData(
+                    "X", error.fault, error.count, error.remedy, row, error.column
+                ) from None
+            if chunk.shape[0] != rows.stop - rows.start:
+                raise ValueError(
+                    f"`{self.name}` has {chunk.shape[0]} rows from {rows.start} to "
+                    f"{rows.stop - 1}; its shape is {self.shape}."
+                )
+            yield chunk
+
+    def to_memory(self) -> sparse.csr_array:
+        """The whole matrix, with entries of the type in which they are stored."""
+        parts = [sparse.csr_array(self[rows]) for rows in self._slices()]
+        return sparse.csr_array(sparse.vstack(parts, format="csr"))
+
+    def _slices(self) -> Iterator[slice]:
+        n, m = self.shape
+        step = max(1, CHUNK // m)
+        return (slice(start, min(start + step, n)) for start in range(0, n, step))
+
+
+class DaskRows(Source):
+    """Rows of a Dask array with dense or sparse blocks."""
+
+    def __init__(self, array: Any, name: str) -> None:
+        if array.ndim != 2 or any(np.isnan(size) for axis in array.chunks for size in axis):
+            raise ValueError(
+                f"`{name}` is a Dask array of shape {array.shape}; pass a matrix whose blocks have "
+                "known sizes, for example after `compute_chunk_sizes()`."
+            )
+        super().__init__(array, name)
+
+    def __getitem__(self, rows: slice) -> Any:
+        with errors_naming(self.name):
+            array = self.rows[rows]
+            height, width = array.numblocks
+            parts = [[array.blocks[i, k].compute() for k in range(width)] for i in range(height)]
+            if any(sparse.issparse(part) for row in parts for part in row):
+                return sparse.block_array(parts, format="csr")
+            return np.block(parts)
+
+    def _slices(self) -> Iterator[slice]:
+        """Whole rows of blocks: parts of a block would be computed again and again."""
+        start = stop = 0
+        for size in self.rows.chunks[0]:
+            if start < stop and (stop - start + size) * self.shape[1] > CHUNK:
+                yield slice(start, stop)
+                start = stop
+            stop += size
+        yield slice(start, stop)
+
+
+class InMemory(Source):
+    """A matrix in memory, of any kind that :func:`learn` reads: a single chunk."""
+
+    def __init__(self, X: Any) -> None:
+        if len(getattr(X, "shape", ())) != 2:  # a list, or not a matrix
+            X = read_matrix(X, "X", texts=COUNT_SAME_WORDS)
+        n, m = X.shape
+        self.rows, self.name, self.shape = X, "X", (int(n), int(m))
+        self.sample_names, self.feature_names = read_names(X)
+
+    def chunks(self) -> Iterator[sparse.csr_array]:
+        yield read_samples(self.rows)
+
+
+def rows_of(X: Any) -> Source:
+    """The rows of any data that :func:`learn` reads, and of those outside memory."""
+    source = as_rows(X)
+    return InMemory(X) if source is None else source
+
+
+def as_rows(X: Any, name: str = "X") -> Source | None:
+    """The rows of data outside memory, or None if ``X`` is in memory.
+
+    Accepts backed or lazy AnnData objects, groups and datasets of h5py and Zarr, Dask arrays,
+    NumPy memory maps, CSR matrices on these, and other objects with the shape of a matrix whose
+    slices are rows.
+    """
+    if isinstance(X, Source):
+        return X
+    kinds = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(X).__mro__}
+    if hasattr(X, "obs_names") and hasattr(X, "var_names"):
+        source = None if X.X is None else as_rows(X.X, name)
+        if source is not None:
+            source.sample_names = storable_names(X.obs_names)
+            source.feature_names = storable_names(X.var_names)
+        return source
+    if "dask.Array" in kinds:
+        return DaskRows(X, name)
+    if kinds & {"h5py.Group", "zarr.Group"}:
+        from anndata.io import sparse_dataset
+
+        with errors_naming(name):
+            return as_rows(sparse_dataset(X), name)
+    if "anndata.CSCDataset" in kinds:
+        raise ValueError(
+            f"`{name}` is stored by columns (CSC), so that no rows can be read without reading "
+            "all of it. Store it by rows (CSR), by `adata.X = adata.X.tocsr()` in Python, then "
+            "write the file again."
+        )
+    if isinstance(X, np.ndarray) or sparse.issparse(X):
+        parts = [X] if isinstance(X, np.ndarray) else [X.data, X.indices] * (X.format == "csr")
+        return Source(X, name) if X.ndim == 2 and any(map(_is_mapped, parts)) else None
+    if not hasattr(X, "__getitem__") or any(hasattr(X, each) for each in IN_MEMORY):
+        return None
+    return Source(X, name) if len(getattr(X, "shape", ())) == 2 else None
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether an array is memory-mapped."""
+    while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        array = array.base
+    return isinstance(array, mmap.mmap | np.memmap)
+
+
+@dataclass(frozen=True, eq=False)
+class Store(Named):
+    """A matrix in a file, with names; valid while the file is open."""
+
+    file: Any = None  # the group of HDF5 or Zarr that holds an AnnData
+    own_genes: bool = False  # whether the columns are those of `raw`, and differ from those of X
 
 
 @contextmanager
@@ -349,22 +255,33 @@ def open_store(
     if path.is_dir() != (kind == ".zarr"):
         found, pass_ = ("a folder", "a file") if path.is_dir() else ("a file", "a folder of Zarr")
         raise ValueError(f"`{path}` is {found}; pass {pass_}.")
-    check_not_empty(path)
+    check_has_content(path)
     if kind == ".npy" and (layer is not None or use_raw):
         raise ValueError(f"`{path}` has no layers and no raw data; leave out `layer`, `use_raw`.")
     with ExitStack() as stack:
-        with errors_naming(path):
-            if kind == ".npy":
-                store = _unnamed(open_memmap(path, mode="r"), str(path))
-            else:
+        if kind == ".npy":
+            with errors_naming(path):
+                store = _of_array(open_memmap(path, mode="r"), path)
+        else:
+            with errors_naming(path):
                 file = stack.enter_context(open_hdf5(path)) if kind == ".h5ad" else _zarr(path)
-        if kind != ".npy":
-            _check_has_matrix(file, layer, use_raw)
+            check_choice(layer, use_raw, list(file.get("layers", ())), "raw/X" in file)
             with errors_naming(path):
                 store = _of_anndata(file, path, layer, use_raw)
         if min(store.shape) < 2:
             raise ValueError(f"`{path}` has shape {store.shape}; need at least 2 x 2.")
         yield store
+
+
+def _of_array(array: Any, path: Path) -> Store:
+    """A dense matrix, with numbers as names."""
+    if array.ndim != 2 or array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"`{path}` has shape {array.shape} and dtype {array.dtype}; pass a matrix of real "
+            "numbers."
+        )
+    samples, features = ([str(k) for k in range(size)] for size in array.shape)
+    return Store(Source(array, str(path)), samples, features)
 
 
 def _zarr(path: Path) -> Any:
@@ -374,18 +291,6 @@ def _zarr(path: Path) -> Any:
     except ImportError:
         raise ImportError("Reading .zarr needs zarr: pip install 'cometric[zarr]'.") from None
     return zarr.open_group(path, mode="r")
-
-
-def _check_has_matrix(file: Any, layer: str | None, use_raw: bool) -> None:
-    """Raise if an AnnData in a group of HDF5 or Zarr does not have the layer, or raw data."""
-    if use_raw and "raw/X" not in file:
-        raise ValueError("`use_raw` is True, but `.raw` is None. Leave out `use_raw`.")
-    if layer is not None and not use_raw:
-        layers = list(file["layers"]) if "layers" in file else []
-        if not layers:
-            raise ValueError(f"`layer` is {layer!r}, but there are no layers. Leave out `layer`.")
-        if layer not in layers:
-            raise ValueError(f"`layer` is {layer!r}; `.layers` has {layers}.")
 
 
 def _of_anndata(file: Any, path: Path, layer: str | None, use_raw: bool) -> Store:
@@ -401,11 +306,23 @@ def _of_anndata(file: Any, path: Path, layer: str | None, use_raw: bool) -> Stor
     samples, features = (_names(file[table], path) for table in tables)
     if rows is None or rows.shape != (len(samples), len(features)):
         raise ValueError(
-            f"`{path}` is damaged: its matrix has shape {getattr(rows, 'shape', ())}, but there "
-            f"are names for {(len(samples), len(features))}."
+            f"`{path}` is damaged: its matrix does not have the shape of its names, "
+            f"{(len(samples), len(features))}."
         )
     own = use_raw and ("var" not in file or _names(file["var"], path) != features)
     return Store(rows, samples, features, file, own)
+
+
+def check_choice(layer: Any, use_raw: bool, layers: Sequence[Any], has_raw: bool) -> None:
+    """Raise if an AnnData does not have the layer, or raw data, or if both are given."""
+    if layer is not None and use_raw:
+        raise ValueError("`layer` and `use_raw` exclude one another; pass one of them.")
+    if use_raw and not has_raw:
+        raise ValueError("`use_raw` is True, but `.raw` is None. Leave out `use_raw`.")
+    if layer is not None and not layers:
+        raise ValueError(f"`layer` is {layer!r}, but there are no layers. Leave out `layer`.")
+    if layer is not None and layer not in layers:
+        raise ValueError(f"`layer` is {layer!r}; `.layers` has {layers}.")
 
 
 def _names(table: Any, path: Path) -> list[str]:
@@ -419,10 +336,3 @@ def _names(table: Any, path: Path) -> list[str]:
             "a recent anndata."
         )
     return storable_names(np.asarray(read_elem(table[column])))
-
-
-def _unnamed(array: Any, name: str) -> Store:
-    """A store of a dense matrix, with numbers as names."""
-    rows = DenseRows(array, name)
-    n, m = rows.shape
-    return Store(rows, [str(i) for i in range(n)], [str(k) for k in range(m)])

@@ -1,14 +1,12 @@
 """Norms of differences of histograms, and the triangle inequality, Numba.
 
-Histograms are CSR rows with sorted indices; their masses may be integers, whose differences are
-exact.
+Histograms are CSR rows with sorted bins; their masses may be integers, whose sums and differences
+are exact and do not depend on their order.
 """
 
 import numpy as np
 
-from cometric.kernels import chosen_threads
-from cometric.kernels.jit import njit
-from cometric.kernels.launching import threaded
+from cometric.kernels.compiling import njit, threaded
 
 
 @njit
@@ -82,9 +80,9 @@ def pairwise_norms(indptr, bins, values, p):
     n = len(indptr) - 1
     norms = np.zeros((n, n))
     if sums_exactly(values, p):
-        _pairwise_l1(indptr, bins, values, norms, chosen_threads())
+        _pairwise_l1(indptr, bins, values, norms, None)
     else:
-        _pairwise_norms(indptr, bins, values, p, norms, chosen_threads())
+        _pairwise_norms(indptr, bins, values, p, norms, None)
     return norms
 
 
@@ -124,6 +122,121 @@ def _pairwise_norms(indptr, bins, values, p, norms, task, tasks):
                 norms[j, i] = norms[i, j]
 
 
+# -------------------------------------------------------------------------------------- given pairs
+
+
+def pair_norms(indptr, bins, values, index, p):
+    """||a_i - a_j||_p for every row (i, j) of ``index``."""
+    norms = np.empty(len(index))
+    if sums_exactly(values, p):
+        _pair_l1(indptr, bins, values, index, norms, None)
+    else:
+        _pair_norms(indptr, bins, values, index, p, norms, None)
+    return norms
+
+
+@threaded
+def _pair_l1(indptr, bins, values, index, norms, task, tasks):
+    for e in range(task, len(index), tasks):
+        i, j = index[e]
+        norms[e] = l1_of_difference(
+            indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values
+        )
+
+
+@threaded
+def _pair_norms(indptr, bins, values, index, p, norms, task, tasks):
+    for e in range(task, len(index), tasks):
+        i, j = index[e]
+        norms[e] = norm_of_difference(
+            indptr[i], indptr[i + 1], indptr[j], indptr[j + 1], bins, values, p
+        )
+
+
+def pair_squares(indptr, bins, values, index):
+    """||x_i - x_j||_2^2 for every row (i, j) of ``index``; values need not be masses."""
+    squares = np.empty(len(index))
+    _pair_squares(indptr, bins, values, index, squares, None)
+    return squares
+
+
+@threaded
+def _pair_squares(indptr, bins, values, index, squares, task, tasks):
+    for e in range(task, len(index), tasks):
+        i, j = index[e]
+        p, p_end, q, q_end = indptr[i], indptr[i + 1], indptr[j], indptr[j + 1]
+        total = 0.0
+        while p < p_end and q < q_end:
+            if bins[p] == bins[q]:
+                total += (values[p] - values[q]) ** 2
+                p += 1
+                q += 1
+            elif bins[p] < bins[q]:
+                total += values[p] ** 2
+                p += 1
+            else:
+                total += values[q] ** 2
+                q += 1
+        while p < p_end:
+            total += values[p] ** 2
+            p += 1
+        while q < q_end:
+            total += values[q] ** 2
+            q += 1
+        squares[e] = total
+
+
+# ----------------------------------------------------------------------------- rows of two matrices
+
+
+@njit
+def _first_at_least(rows, begin, end, bound):
+    """The first position from ``begin`` to ``end`` of sorted ``rows`` with a row >= ``bound``."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if rows[middle] < bound:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+def l1_distances(left, right, upper):
+    """The l1 distances of the rows of ``left`` (CSR) to the rows of ``right`` (CSC), as int64.
+
+    ``left`` and ``right`` are (indptr, indices, values, sums of the rows). If ``upper``, both are
+    the same rows: pairs i < j are computed, and the others filled in by symmetry.
+    """
+    distances = np.empty((len(left[-1]), len(right[-1])), np.int64)
+    _l1_distances(left, right, upper, distances, None)
+    if upper:
+        for i, row in enumerate(distances):  # by rows: no copies of a large matrix
+            row[i] = 0
+            distances[i + 1 :, i] = row[i + 1 :]
+    return distances
+
+
+@threaded
+def _l1_distances(left, right, upper, distances, task, tasks):
+    starts, coordinates, values, totals = left
+    columns, rows, others, other_totals = right
+    n, k = distances.shape
+    common = np.empty(k, np.int64)
+    for turn in range(task, n, tasks):
+        i = turn // 2 if turn % 2 == 0 else n - 1 - turn // 2  # alternate long and short rows
+        first = i + 1 if upper else 0
+        common[:] = 0
+        for e in range(starts[i], starts[i + 1]):
+            c, x = coordinates[e], values[e]
+            end = columns[c + 1]
+            for f in range(_first_at_least(rows, columns[c], end, first), end):
+                common[rows[f]] += min(x, others[f])
+        for j in range(first, k):
+            distances[i, j] = totals[i] + other_totals[j] - 2 * common[j]
+
+
+# -------------------------------------------------------------------------- the triangle inequality
+
 ROWS, CHUNK = 32, 512
 """Rows and columns of a block of shortest detours, which stays in the cache."""
 
@@ -155,7 +268,7 @@ def _violation_of(cost, first):
 def triangle_violation(cost):
     """Max over k, l, s of C_kl - (C_ks + C_sl), C symmetric: positive when a detour is shorter."""
     worst = np.zeros(-(-len(cost) // ROWS))
-    _triangle_violation(cost, worst, chosen_threads())
+    _triangle_violation(cost, worst, None)
     return worst.max(initial=0.0)
 
 

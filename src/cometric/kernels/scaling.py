@@ -11,8 +11,8 @@ signed ones, Numba checks for negative values, which prevents vectorization.
 
 import numpy as np
 
-from cometric.kernels.jit import BORROWED, njit
-from cometric.kernels.lanes import (
+from cometric.kernels.compiling import BORROWED, njit
+from cometric.kernels.simd import (
     BYTES,
     WHOLE,
     add,

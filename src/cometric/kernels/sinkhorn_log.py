@@ -1,14 +1,13 @@
 """Entropic transport costs in the log domain, and bounds on them, Numba.
 
-Same conventions as :mod:`cometric.kernels.sinkhorn`; ``state`` stores log v. Slower, but safe from
-under- and overflow at any eps.
+Same conventions as ``sinkhorn_numba``; ``state`` stores log v. Slower, but safe from under- and
+overflow at any eps.
 """
 
 import numpy as np
 
-from cometric.kernels.jit import njit
-from cometric.kernels.launching import threaded
-from cometric.kernels.sinkhorn import mass_sums, most_bins, relaxed_value
+from cometric.kernels.compiling import njit, threaded
+from cometric.kernels.sinkhorn_numba import mass_sums, most_bins, relaxed_value
 
 
 @njit
@@ -57,7 +56,7 @@ def sweep_log(
     indptr, bins, weight, cost, start, target, state, offsets, values, errors,
     ratio, sweeps, tol, task, tasks,
 ):  # fmt: skip
-    """The same as ``sinkhorn.sweep`` with log u and log v: slower, safe for every eps.
+    """The same as ``sinkhorn_numba.sweep`` with log u and log v: slower, safe for every eps.
 
     ``cost`` is C / eps and ``state`` stores log v.
     """
@@ -93,7 +92,7 @@ def sweep_log(
 
 
 def self_terms_log(indptr, bins, weight, cost, scaling, ratio, sweeps, tol, tasks):
-    """The same as ``sinkhorn.self_terms`` with log u in ``scaling``; ``cost`` is C / eps."""
+    """The same as ``sinkhorn_numba.self_terms`` with log u in ``scaling``; ``cost`` is C / eps."""
     values, errors = np.empty((2, len(indptr) - 1))
     _self_terms(
         indptr, bins, weight, cost, scaling, ratio, sweeps, tol, values, errors, tasks

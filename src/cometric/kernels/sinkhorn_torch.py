@@ -15,8 +15,8 @@ A sweep is u = b / (K v), v = a / (K u). After it the marginal a is exact and th
     eps (<a, log v> + <b, log u>)      (entropy <P, log P>),
 
 a lower bound of the cost. The error returned is that of the marginal a just before v changed.
-A finite ``ratio`` = rho / eps damps the updates for unbalanced transport, as in ``sinkhorn``; in
-place of <b, log u> and <a, log v>, sums are then <b, (K v)^s - 1> and <a, (K u)^s - 1>.
+A finite ``ratio`` = rho / eps damps the updates for unbalanced transport, as in ``sinkhorn_numba``;
+in place of <b, log u> and <a, log v>, sums are then <b, (K v)^s - 1> and <a, (K u)^s - 1>.
 Only the rows of K that the sources select are used; a bin without mass has u or v zero.
 
 Validation belongs to the map that calls us.
@@ -80,7 +80,7 @@ def update(a, ku, v, ratio=math.inf):
 def relax(ratio, mass_a, mass_b, rows, columns):
     """Dual value over eps of unbalanced pairs at their best constants, and log of the factor of v.
 
-    As in ``sinkhorn``, ``columns`` is <b, (K u)^s - 1>, for v, and ``rows`` is the same for u.
+    ``columns`` is <b, (K u)^s - 1>, for v, and ``rows`` is the same for u.
     """
     p, q = mass_a + rows, mass_b + columns
     gap = (mass_a - mass_b) + (rows - columns)

@@ -12,7 +12,7 @@ from scipy import sparse
 from cometric.answers.extension import HeldDistances
 from cometric.core.types import Index, Matrix, Vector
 from cometric.kernels import candidates
-from cometric.large.progress import Progress
+from cometric.large.run_folder import RunFolder
 from cometric.machine.progress import bar_of_pairs
 
 BLOCK = 4_000_000
@@ -82,10 +82,10 @@ class ExhaustiveSearch:
         self._others = self._n - first if first else self._n - 1
 
     def run(
-        self, progress: bool, stored: Progress | None = None
+        self, progress: bool, stored: RunFolder | None = None
     ) -> tuple[Index, Matrix, NDArray[np.bool_], Index]:
         """Neighbors of all samples, as :meth:`block`; blocks that are stored are not repeated."""
-        stored = stored or Progress()
+        stored = stored or RunFolder()
         blocks = [self.stored_block(rows, stored) for rows in self.blocks(progress)]
         index, near, proved, compared = (np.concatenate(part) for part in zip(*blocks, strict=True))
         return index, near, proved, compared
@@ -98,7 +98,7 @@ class ExhaustiveSearch:
                 yield rows
                 report(rows.stop, self._rows)
 
-    def stored_block(self, rows: slice, stored: Progress) -> tuple[Any, ...]:
+    def stored_block(self, rows: slice, stored: RunFolder) -> tuple[Any, ...]:
         """The same as :meth:`block`, loaded if it is stored."""
         name = f"neighbors-{rows.start:09d}"
         parts = stored.load(name)

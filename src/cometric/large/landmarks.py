@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from numbers import Integral
 from typing import Any
@@ -17,40 +17,23 @@ from cometric.answers.result import Result
 from cometric.core.arguments import check_options, shown
 from cometric.core.digest import digest
 from cometric.core.histograms import normalize
-from cometric.core.inputs import Names, read_matrix, read_samples
+from cometric.core.inputs import read_matrix
 from cometric.core.labels import NO_GROUP, groups_of, indicators
 from cometric.core.types import Index, Matrix
-from cometric.files.rows import as_rows
-from cometric.large.checks import check_device, check_search
-from cometric.large.neighbors import Neighbors, Request, find_neighbors, shape_of
-from cometric.large.progress import Progress
-from cometric.large.rows import (
-    StoredRows,
-    StoredSource,
-    array_limit,
-    is_source,
-    names_of,
-    read_chunks,
-    store_rows,
-)
+from cometric.files.rows import Named, rows_of
+from cometric.large.neighbors import Neighbors, Request, find_neighbors
+from cometric.large.run_folder import RunFolder, open_run
+from cometric.large.stored import StoredRows, store_rows
 from cometric.running.learning import learn
 from cometric.running.settings import Settings
 
 METHODS = ("uniform", "kmeans++")
 
-DEFAULT = 400
-"""Landmarks by default, or one for every ``PER_FEATURE`` features if these are more."""
-
-PER_FEATURE = 5
-
-PART = 20_000
-"""Samples in memory at a time, uncompressed."""
+DEFAULT, PER_FEATURE = 400, 5
+"""Landmarks by default, or one for every five features if these are more; see docs/scale.md."""
 
 SKETCH = 32
 """Columns of the random projection in which "kmeans++" measures distances."""
-
-
-_PARTS = {part.name for part in fields(Result)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +41,8 @@ class Sketch:
     """A metric between features, and the nearest neighbors of each sample under it.
 
     ``result`` was learned from the landmarks only, ``neighbors`` are those of all samples.
-    ``landmarks`` are the numbers of the samples chosen, None for metacells.
+    ``landmarks`` are the numbers of the samples chosen, None for metacells; ``data`` is what was
+    learned from, a row for each landmark or metacell.
 
     To write a sketch, use ``result.save(path)`` for the metric, and
     ``scipy.sparse.save_npz(path, graph)`` for the neighbors.
@@ -67,6 +51,7 @@ class Sketch:
     result: Result
     neighbors: Neighbors
     landmarks: Index | None
+    data: sparse.csr_array
 
     @property
     def features(self) -> Matrix:
@@ -82,34 +67,14 @@ class Sketch:
         """The k features nearest to one or several, as :meth:`Result.nearest`."""
         return self.result.nearest(items, k)
 
-    def transform(
-        self,
-        X: Any,
-        *,
-        n_neighbors: int | None = None,
-        device: Any = "cpu",
-        n_threads: int | None = None,
-        progress: bool = False,
-    ) -> Matrix | sparse.csr_matrix:
+    def transform(self, X: Any, **options: Any) -> Matrix | sparse.csr_matrix:
         """Distances of new samples to the landmarks, as :meth:`Result.transform`."""
-        return self.result.transform(
-            X, n_neighbors=n_neighbors, device=device, n_threads=n_threads, progress=progress
-        )
+        return self.result.transform(X, **options)
 
     def __getattr__(self, name: str) -> Any:
         message = f"'Sketch' object has no attribute '{name}'"
-        if name == "save":
-            message += (
-                ". Save the metric by `.result.save(path)`, and the neighbors by "
-                "`scipy.sparse.save_npz(path, sketch.graph)`"
-            )
-        elif name == "samples":
-            message += (
-                ": distances between all samples are not computed. Those between the landmarks "
-                "are in `.result.samples`, those to the nearest neighbors in `.graph`"
-            )
-        elif not name.startswith("_") and (hasattr(Result, name) or name in _PARTS):
-            message += f". That of the metric, learned from the landmarks, is `.result.{name}`"
+        if not name.startswith("_"):
+            message += ". The metric of the landmarks is `.result`, the neighbors are `.graph`"
         raise AttributeError(message, name=name, obj=self)
 
     def __repr__(self) -> str:
@@ -119,24 +84,20 @@ class Sketch:
     def __str__(self) -> str:
         neighbors = self.neighbors
         n = len(neighbors.proved)
+        proved = f"the neighbors of {100 * neighbors.proved.mean():.1f} % of the samples"
+        if neighbors.search == "index":
+            proved = "nothing: candidates came from an index, only the recall counts"
         lines = [
             f"Learned a distance between {len(self.features)} features from "
             f"{len(self.result.samples)} landmarks, and {neighbors.graph.nnz // n} neighbors of "
             f"each of {n} samples",
             f"  landmarks        {self.result.status.value}, residual {self.result.residual:.2e}",
-            _proof(neighbors),
+            f"  proved           {proved}",
             f"  recall           {neighbors.measured} samples compared with all",
             f"  compared         {neighbors.compared:.0f} distances per sample",
             "  parts            .result (the metric), .neighbors, .landmarks",
         ]
         return "\n".join(lines)
-
-
-def _proof(neighbors: Neighbors) -> str:
-    if neighbors.search == "index":
-        return "  proved           nothing: candidates came from an index, only the recall counts"
-    share = 100 * neighbors.proved.mean()
-    return f"  proved           the neighbors of {share:.1f} % of the samples"
 
 
 def learn_landmarks(
@@ -181,10 +142,11 @@ def learn_landmarks(
     n_neighbors, max_candidates, check, search
         See :func:`cometric.neighbor_graph`.
     folder
-        Where the learned metric and completed parts of the search are stored; an interrupted call
-        continues when it is repeated. A folder of another run, or in use by one, is refused.
+        Where the learned metric and completed parts of the search are stored, as for
+        :func:`cometric.neighbor_graph`.
     random_state
-        Seed for the choice of landmarks, and of the samples that are checked.
+        Seed for the choice of landmarks, of the samples that are checked, and of the clusters of
+        the index.
     device
         "cuda" to learn and to find neighbors on a GPU; with the reference "local", to learn only.
     n_threads, progress
@@ -207,48 +169,37 @@ def learn_landmarks(
     """
     known = {**signature(learn_landmarks).parameters, **signature(learn).parameters}
     check_options(options, known, "learn_landmarks")
-    source = as_rows(X)
-    X = X if source is None else source
-    check_device(device, search)
-    settings = Settings(**options, device=device or "cpu")
-    limit = array_limit(settings.memory_limit)
-    n, m = shape_of(X)
-    check_search(n, n_neighbors, max_candidates, check, random_state, search, folder)
+    source = rows_of(X)
     request = Request(
-        n_neighbors, max_candidates, check, random_state, search,
-        n_threads=n_threads, progress=progress, device=device, memory_limit=settings.memory_limit,
+        source.shape[0], n_neighbors, max_candidates, check, random_state, search,
+        n_threads=n_threads, progress=progress, device=device,
+        memory_limit=options.get("memory_limit"),
     )  # fmt: skip
-    with Progress(folder) as stored:
-        matrix = store_rows(read_chunks(X) if is_source(X) else iter([read_samples(X)]), m, limit)
-        names = rows, columns = names_of(X)
+    settings = Settings(**options, device=device or "cpu")
+    with open_run(folder) as run:
+        rows = store_rows(source, settings.memory_limit)
         drawing = landmarks, n_landmarks, method
-        stored.bind(lambda: _origin(matrix, names, drawing, settings, request))
-        request = replace(request, random_state=stored.seed(random_state))
-        chosen, counts = _draw(matrix, landmarks, n_landmarks, method, request.random_state)
-        data: Any = counts
-        if rows is not None and columns is not None:
-            numbers = map(str, range(counts.shape[0]))
-            drawn = numbers if chosen is None else (rows[i] for i in chosen)
-            data = _Named(counts, list(drawn), columns)
-        arrays = stored.load("result")
+        seed = run.bind(lambda: _origin(rows, drawing, settings, request), random_state)
+        request = replace(request, random_state=seed)
+        chosen, data, labels = _draw(rows, *drawing, seed)
+        names = rows.sample_names
+        if names is not None:
+            names = labels if chosen is None else [names[i] for i in chosen]
+        arrays = run.load("result")
         if arrays is None:
             learning = {"n_threads": n_threads, "progress": progress, **options}
-            result = learn(data, device=settings.device, **learning)
-            stored.save("result", result.to_arrays())
+            named = Named(data, names, rows.feature_names)
+            result = learn(named, device=settings.device, **learning)
+            run.save("result", result.to_arrays())
         else:
             result = from_arrays(arrays, str(folder))
-        every = StoredSource(matrix, rows, columns)
         on_cpu = not on_gpu(result, "samples", device)
-        found = find_neighbors(result, every, request, stored if on_cpu else Progress(), on_cpu)
-    return Sketch(result, found, chosen)
+        found = find_neighbors(result, rows, request, run if on_cpu else RunFolder(), on_cpu)
+    return Sketch(result, found, chosen, data)
 
 
 def _origin(
-    matrix: StoredRows,
-    names: tuple[Names, Names],
-    drawing: tuple[Any, ...],
-    settings: Settings,
-    request: Request,
+    rows: StoredRows, drawing: tuple[Any, ...], settings: Settings, request: Request
 ) -> str:
     """A checksum of everything that determines a sketch."""
     stored = settings.to_json("answer")
@@ -260,29 +211,15 @@ def _origin(
     }
     return digest(
         {
-            "indptr": matrix.indptr,
-            "indices": matrix.indices,
-            "data": matrix.data,
-            "names": names,
+            "indptr": rows.indptr,
+            "indices": rows.indices,
+            "data": rows.data,
+            "names": [rows.sample_names, rows.feature_names],
             "drawing": drawing,
             "settings": [stored, matrices],
             "request": request,
         }
     )
-
-
-@dataclass(frozen=True)
-class _Named:
-    """A matrix with names, in the form of an AnnData, so that the result has names too."""
-
-    X: sparse.csr_array
-    obs_names: list[str]
-    var_names: list[str]
-
-
-def default_count(n: int, m: int) -> int:
-    """The number of landmarks by default; see docs/scale.md for how good a sketch is."""
-    return min(n, max(DEFAULT, m // PER_FEATURE))
 
 
 def _draw(
@@ -291,21 +228,20 @@ def _draw(
     count: int | None,
     method: str,
     random_state: int | None,
-) -> tuple[Index | None, sparse.csr_array]:
-    """The numbers of the samples chosen (None for metacells), and the matrix to learn from."""
+) -> tuple[Index | None, sparse.csr_array, list[str]]:
+    """The numbers of the samples chosen, or None; the data to learn from; names of metacells."""
     n, m = matrix.shape
     if count is not None:
         check_landmarks(count, n, "n_landmarks")
     if landmarks is None:
-        landmarks = default_count(n, m) if count is None else count
+        landmarks = min(n, max(DEFAULT, m // PER_FEATURE)) if count is None else count
     elif count is not None and (isinstance(landmarks, Integral) or np.ndim(landmarks) != 1):
         raise ValueError(
             f"`landmarks` and `n_landmarks` are both given, which is possible only if `landmarks` "
             f"are labels. Leave out `n_landmarks` = {count}."
         )
     if isinstance(landmarks, Integral):
-        chosen = draw_landmarks(matrix, landmarks, method, random_state)
-        return chosen, matrix.take(chosen)
+        return *draw_landmarks(matrix, landmarks, method, random_state), []
     if sparse.issparse(landmarks) or np.ndim(landmarks) == 2:
         metacells = read_matrix(landmarks, "landmarks")
         if metacells.shape[1] != m:
@@ -313,21 +249,18 @@ def _draw(
                 f"`landmarks` has {metacells.shape[1]} features; `X` has {m}. Pass metacells over "
                 "the same features."
             )
-        return None, metacells
-    groups = _groups(landmarks, n, m)
+        return None, metacells, list(map(str, range(metacells.shape[0])))
+    names, groups = _groups(landmarks, n, m)
     if count is not None:
-        drawn = _stratified(groups, count, random_state)
-        chosen = _cover(matrix, drawn)
-        return chosen, matrix.take(chosen)
-    sums = sparse.csr_array((int(groups.max()) + 1, m))
-    for part in _parts(n):
-        members = indicators(groups[part], sums.shape[0])
-        sums = sums + members @ matrix.take(np.arange(part.start, part.stop))
-    return None, sums.tocsr()
+        return *_cover(matrix, _stratified(groups, count, random_state)), []
+    sums = sparse.csr_array((len(names), m))
+    for part in matrix.parts():
+        sums = sums + indicators(groups[part], len(names)) @ matrix[part]
+    return None, sums.tocsr(), list(names)
 
 
-def _groups(landmarks: Any, n: int, m: int) -> Index:
-    """The number of the label of each sample, ``NO_GROUP`` where it is missing."""
+def _groups(landmarks: Any, n: int, m: int) -> tuple[tuple[str, ...], Index]:
+    """The labels, and the number of that of each sample, ``NO_GROUP`` where it is missing."""
     labels = np.asarray(landmarks)
     wanted = (
         f"pass a whole number, a label for each of the {n} samples, or a matrix of metacells over "
@@ -340,7 +273,7 @@ def _groups(landmarks: Any, n: int, m: int) -> Index:
     names, groups = groups_of(landmarks)
     if not names:
         raise ValueError("`landmarks` are labels that are all missing; pass some at least.")
-    return groups
+    return names, groups
 
 
 def _stratified(groups: Index, count: int, random_state: int | None) -> Index:
@@ -363,10 +296,10 @@ def check_landmarks(count: Any, n: int, name: str = "landmarks") -> None:
         raise ValueError(f"`{name}` is {shown(count)}; choose between 2 and the {n} samples.")
 
 
-def draw_landmarks(matrix: Any, count: Any, method: str, random_state: int | None) -> Index:
-    """Numbers of ``count`` samples, and of more until all features have mass in them."""
-    if sparse.issparse(matrix):
-        matrix = store_rows([sparse.csr_array(matrix)], matrix.shape[1], np.inf)
+def draw_landmarks(
+    matrix: StoredRows, count: Any, method: str, random_state: int | None
+) -> tuple[Index, sparse.csr_array]:
+    """Numbers and rows of ``count`` samples, and of more until all features have mass in them."""
     n = matrix.shape[0]
     check_landmarks(count, n)
     if method not in METHODS:
@@ -396,27 +329,23 @@ def _distinct(drawn: Index, n: int, random_state: int | None) -> Index:
 
 def _projected(matrix: StoredRows) -> Matrix:
     """Histograms in a random projection that nearly preserves distances."""
-    n, m = matrix.shape
+    m = matrix.shape[1]
     directions = np.random.default_rng(0).standard_normal((m, min(SKETCH, m)))
-    parts = []
-    for part in _parts(n):
-        parts.append(normalize(matrix.take(np.arange(part.start, part.stop))) @ directions)
-    return np.concatenate(parts)
+    return np.concatenate([normalize(chunk) @ directions for chunk in matrix.chunks()])
 
 
-def _parts(n: int) -> list[slice]:
-    return [slice(start, min(start + PART, n)) for start in range(0, n, PART)]
+def _cover(matrix: StoredRows, chosen: Index) -> tuple[Index, sparse.csr_array]:
+    """Numbers and rows of the samples chosen, and of others until all features have mass in them.
 
-
-def _cover(matrix: StoredRows, chosen: Index) -> Index:
-    """The samples chosen, and for each feature that is 0 in them the sample with the most of it."""
-    n, m = matrix.shape
+    The others are those with the most of a feature that is 0 in all samples before.
+    """
+    m = matrix.shape[1]
     covered = np.zeros(m, bool)
     covered[matrix.take(chosen).indices] = True
     missing = np.flatnonzero(~covered)
     best, holder = np.zeros(m), np.full(m, -1)
-    for part in _parts(n) if len(missing) else []:
-        block = matrix.take(np.arange(part.start, part.stop))
+    for part in matrix.parts() if len(missing) else []:
+        block = matrix[part]
         mine = ~covered[block.indices]
         rows = np.repeat(np.arange(part.start, part.stop), np.diff(block.indptr))[mine]
         columns, values = block.indices[mine], block.data[mine]
@@ -429,6 +358,6 @@ def _cover(matrix: StoredRows, chosen: Index) -> Index:
         if covered[k] or holder[k] < 0:  # covered by an added sample, or empty
             continue
         extra.append(int(holder[k]))
-        covered[matrix.take([holder[k]]).indices] = True
-    added = np.array(extra, np.int64)
-    return np.sort(np.concatenate([chosen, added])).astype(np.int64)
+        covered[matrix.take(holder[[k]]).indices] = True
+    found = np.sort(np.concatenate([chosen, np.array(extra, np.int64)])).astype(np.int64)
+    return found, matrix.take(found)

@@ -20,35 +20,29 @@ from scipy import sparse
 from cometric.answers.extension import HeldDistances, on_gpu
 from cometric.answers.held import check_norm
 from cometric.answers.result import Result, check_is_result
-from cometric.core.arguments import checks_options
+from cometric.core.arguments import check_count, checks_options
 from cometric.core.digest import digest
 from cometric.core.histograms import make_side, normalize, place_repeats, smooth
-from cometric.core.inputs import COUNT_SAME_WORDS, BadData, Fault, read_matrix, read_samples
+from cometric.core.inputs import BadData, Fault
 from cometric.core.matching import describe_differences, find_bins, select
 from cometric.core.nearest import check_neighbors, neighbor_matrix
 from cometric.core.types import Index, Matrix, Status
 from cometric.core.warn import warn
-from cometric.files.rows import as_rows
+from cometric.files.rows import InMemory, Source, rows_of
 from cometric.kernels import thread_count
-from cometric.large.checks import check_device, check_search
 from cometric.large.exhaustive import ExhaustiveSearch
-from cometric.large.progress import Progress
-from cometric.large.rows import (
-    StoredRows,
-    StoredSource,
-    array_limit,
-    is_source,
-    names_of,
-    read_chunks,
-    store_rows,
-)
+from cometric.large.index import AT_ONCE, IndexSearch
+from cometric.large.run_folder import RunFolder, open_run
 from cometric.large.samples import Samples
-from cometric.large.searching import IndexSearch
+from cometric.large.stored import StoredRows
+from cometric.machine.devices import check_single
 from cometric.machine.threads import workers
 from cometric.transports.entropic import Entropic
 
 EXHAUSTIVE = 5000
 """Up to this many samples, "auto" is an exhaustive search."""
+
+SEARCHES = ("auto", "exhaustive", "index")
 
 LEAST_EPS = 0.01
 """Least ``eps`` for which lower bounds are used."""
@@ -110,13 +104,11 @@ def neighbor_graph(
     *,
     max_candidates: int | None = None,
     check: int = 20,
-    random_state: int | None = 0,
     n_threads: int | None = None,
     progress: bool = False,
     search: str = "auto",
     folder: str | os.PathLike[str] | None = None,
     device: str | None = None,
-    memory_limit: float | None = None,
 ) -> Neighbors:
     """The nearest neighbors among the samples ``X`` under the feature metric of ``result``.
 
@@ -141,8 +133,6 @@ def neighbor_graph(
         times with an index, which needs far fewer as a rule.
     check
         Number of random samples to compare with all others, to measure the recall.
-    random_state
-        Seed for the choice of these samples, and of the clusters of the index.
     n_threads, progress
         As for :func:`cometric.learn`.
     search
@@ -157,9 +147,6 @@ def neighbor_graph(
         "cuda" for bounds, distances and check on a GPU; for entropic and unbalanced transport, and
         for the norms "l1", "local-0.2", "lsa", "cosine" and "hellinger". The CPU by default, and
         for "local".
-    memory_limit
-        Approximate limit of memory in bytes, by default the free memory. Stored samples that would
-        take too large a part of it are moved to a temporary file.
 
     Returns
     -------
@@ -175,25 +162,21 @@ def neighbor_graph(
     (12, 12)
     """
     check_is_result(result)
-    check_norm(result, "samples")
-    source = as_rows(X)
-    X = X if source is None else source
-    n = shape_of(X)[0]
-    check_search(n, n_neighbors, max_candidates, check, random_state, search, folder)
-    check_device(device, search)
-    on_cpu = not on_gpu(result, "samples", device)
+    source = rows_of(X)
     request = Request(
-        n_neighbors, max_candidates, check, random_state, search,
-        n_threads=n_threads, progress=progress, device=device, memory_limit=memory_limit,
+        source.shape[0], n_neighbors, max_candidates, check, 0, search,
+        n_threads=n_threads, progress=progress, device=device, memory_limit=None,
     )  # fmt: skip
-    with Progress(folder if on_cpu else None) as stored:
-        return find_neighbors(result, X, request, stored, on_cpu)
+    on_cpu = not on_gpu(result, "samples", device)
+    with open_run(folder if on_cpu else None) as run:
+        return find_neighbors(result, source, request, run, on_cpu)
 
 
 @dataclass(frozen=True)
 class Request:
-    """Checked options of :func:`neighbor_graph`; those with ``compare=False`` keep its result."""
+    """Options of a search, checked; those with ``compare=False`` do not change its result."""
 
+    n: int = field(compare=False)  # samples
     n_neighbors: int
     max_candidates: int | None
     check: int
@@ -204,10 +187,35 @@ class Request:
     device: str | None = field(compare=False)  # searches on a GPU are not stored
     memory_limit: float | None = field(compare=False)
 
-    def queries(self, n: int) -> Index:
+    def __post_init__(self) -> None:
+        if not isinstance(self.search, str) or self.search not in SEARCHES:
+            raise ValueError(
+                f"`search` is {self.search!r}; choose {', '.join(map(repr, SEARCHES))}."
+            )
+        check_neighbors(self.n_neighbors, self.n - 1)
+        most, device = self.max_candidates, self.device
+        if most is not None:
+            check_count("max_candidates", most)
+            if min(self.n - 1, most) < self.n_neighbors:
+                raise ValueError(
+                    f"`max_candidates` is {most}; at least `n_neighbors` = {self.n_neighbors} are "
+                    "needed."
+                )
+        if self.check != 0:
+            check_count("check", self.check)
+        check_count("random_state", self.random_state, least=0, optional=True)
+        if device is not None:
+            check_single(device)
+        if self.search == "index" and device is not None and str(device) != "cpu":
+            raise ValueError(
+                f"`search` is 'index' and `device` is {str(device)!r}; a GPU computes bounds of "
+                "all pairs. Choose search='exhaustive', or device='cpu'."
+            )
+
+    def queries(self) -> Index:
         """The samples whose neighbors are checked."""
         rng = np.random.default_rng(self.random_state)
-        return rng.choice(n, min(self.check, n), replace=False)
+        return rng.choice(self.n, min(self.check, self.n), replace=False)
 
     def origin(self, result: Result, rows: Any) -> str:
         """A checksum of all that the neighbors of these rows depend on."""
@@ -216,57 +224,58 @@ class Request:
 
 
 def find_neighbors(
-    result: Result, X: Any, request: Request, stored: Progress, on_cpu: bool
+    result: Result, source: Source, request: Request, run: RunFolder, on_cpu: bool
 ) -> Neighbors:
-    """The same as :func:`neighbor_graph`, with completed parts in ``stored`` if on the CPU."""
-    many = shape_of(X)[0] > EXHAUSTIVE and on_cpu
+    """The same as :func:`neighbor_graph`, with completed parts in ``run`` if on the CPU."""
+    check_norm(result, "samples")
+    many = request.n > EXHAUSTIVE and on_cpu
     by_index = request.search == "index" or (request.search == "auto" and many)
     with workers(request.n_threads):
-        return (_by_index if by_index else _by_bounds)(result, X, request, stored, on_cpu)
+        if by_index:
+            return _by_index(result, source, request, run)
+        return _by_bounds(result, source, request, run if on_cpu else None)
 
 
-def _by_index(
-    result: Result, X: Any, request: Request, stored: Progress, on_cpu: bool
-) -> Neighbors:
+def _by_index(result: Result, source: Source, request: Request, run: RunFolder) -> Neighbors:
     """Neighbors among candidates of an index."""
-    limit = array_limit(request.memory_limit)
-    rows = store_samples(result, X, limit)
-    n, tasks = rows.shape[0], thread_count(request.n_threads)
-    stored.bind(lambda: request.origin(result, rows))
-    request = replace(request, random_state=stored.seed(request.random_state))
-    samples = Samples(result, rows, request.n_threads)
-    seed = int(np.random.default_rng(request.random_state).integers(2**31))
-    finder = IndexSearch(samples, request.n_neighbors, request.max_candidates, seed, tasks)
-    index, near = finder.run(stored, request.progress, limit)
-    queries = request.queries(n)
-    proved, proofs, recall = np.zeros(n, bool), 0, math.nan
+    rows = learned_rows(result, source, request.memory_limit)
+    seed = run.bind(lambda: request.origin(result, rows), request.random_state)
+    request = replace(request, random_state=seed)
+    tasks = thread_count(request.n_threads)
+    at_once = min(AT_ONCE, tasks)
+    samples = Samples(result, rows, tasks // at_once)
+    start = int(np.random.default_rng(request.random_state).integers(2**31))
+    finder = IndexSearch(samples, request.n_neighbors, request.max_candidates, start, at_once)
+    index, near = finder.run(run, request.progress, request.memory_limit)
+    queries = request.queries()
+    proved, proofs, recall = np.zeros(request.n, bool), 0, math.nan
     if len(queries):
         recall, complete, proofs = finder.recall(queries, near[queries], request.progress)
         proved[complete] = True
-    graph = neighbor_matrix(index, near, n)
+    graph = neighbor_matrix(index, near, request.n)
     return Neighbors(graph, proved, recall, len(queries), finder.compared, "index", proofs)
 
 
 def _by_bounds(
-    result: Result, X: Any, request: Request, stored: Progress, on_cpu: bool
+    result: Result, source: Source, request: Request, run: RunFolder | None
 ) -> Neighbors:
-    """Neighbors proved by bounds of all distances."""
-    hist, full = read_histograms(result, X)
-    n, k, progress = hist.shape[0], request.n_neighbors, request.progress
+    """Neighbors proved by bounds of all distances; on a GPU without ``run``."""
+    hist, full = read_histograms(result, source)
+    n, k, progress = request.n, request.n_neighbors, request.progress
     limit = min(n - 1, 40 * k if request.max_candidates is None else request.max_candidates)
     finder: Any
-    if on_cpu:
-        stored.bind(lambda: request.origin(result, full))
-        request = replace(request, random_state=stored.seed(request.random_state))
+    if run is not None:
+        seed = run.bind(lambda: request.origin(result, full), request.random_state)
+        request = replace(request, random_state=seed)
         distances = HeldDistances(result, "samples", hist, full, request.n_threads)
         finder = ExhaustiveSearch(distances, k, limit, thread_count(request.n_threads))
-        index, near, proved, counts = finder.run(progress, stored)
+        index, near, proved, counts = finder.run(progress, run)
     else:
         from cometric.large.search_torch import TensorSearch
 
         finder = TensorSearch(result, hist, full, k, limit, request.device)
         index, near, proved, counts = finder.run(progress)
-    queries = request.queries(n)
+    queries = request.queries()
     recall = finder.recall(queries, near[queries], progress) if len(queries) else math.nan
     graph, compared, checked = neighbor_matrix(index, near, n), float(counts.mean()), len(queries)
     return Neighbors(graph, proved, recall, checked, compared, check_proofs=checked)
@@ -325,32 +334,21 @@ def has_bounds(result: Result) -> bool:
     return type(transport) is Entropic and transport.eps >= LEAST_EPS and not doubtful
 
 
-def shape_of(X: Any) -> tuple[int, int]:
-    """The numbers of samples and of features."""
-    shape = getattr(X, "shape", None)
-    if shape is None or len(shape) != 2:  # a list, or not a matrix
-        shape = read_matrix(X, "X", texts=COUNT_SAME_WORDS).shape
-    n, m = shape
-    return int(n), int(m)
+def learned_rows(result: Result, source: Source, memory_limit: float | None) -> StoredRows:
+    """The samples over the learned features, compressed; ``source`` itself if it has just these."""
+    bins, m, names = result.problem.features, source.shape[1], source.feature_names
+    places = find_bins(m, names, bins.kept, bins.names, "samples", source.sample_names)
+    if isinstance(source, StoredRows) and np.array_equal(places, np.arange(m)):
+        return source
+    learned = _learned_columns(source, places, bins.item_names)
+    return StoredRows(learned, len(places), memory_limit)
 
 
-def store_samples(result: Result, X: Any, limit: float) -> StoredRows:
-    """The samples over the learned features, compressed; read in chunks if ``X`` is a source."""
-    features = result.problem.features
-    names = names_of(X)
-    source = is_source(X)
-    chunks = read_chunks(X) if source else iter([read_samples(X)])
-    places = find_bins(shape_of(X)[1], names[1], features.kept, features.names, "samples", names[0])
-    if isinstance(X, StoredSource) and np.array_equal(places, np.arange(X.shape[1])):
-        return X.rows
-    learned = _learned_columns(chunks, places, names[1], features.item_names)
-    return store_rows(learned, len(places), limit)
-
-
-def _learned_columns(chunks: Any, places: Index, names: Any, learned: Any) -> Iterator[Any]:
+def _learned_columns(source: Source, places: Index, learned: Any) -> Iterator[sparse.csr_array]:
     """Chunks of samples over the learned features; warns if the features of the first differ."""
     start = 0
-    for chunk in chunks:
+    for chunk in source.chunks():
+        names = source.feature_names
         differences = describe_differences(chunk, places, names, learned, "samples")
         if differences and start == 0:
             warn(differences)
@@ -363,18 +361,17 @@ def _learned_columns(chunks: Any, places: Index, names: Any, learned: Any) -> It
         yield part
 
 
-def read_histograms(result: Result, X: Any) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """The samples ``X`` as histograms, one row each, over distinct features and over all."""
-    check_norm(result, "samples")
-    if is_source(X):
-        problem, stored = result.problem, store_samples(result, X, array_limit(None))
-        hist = normalize(problem.features.scaled(stored.take(np.arange(stored.shape[0]))))
-        full = smooth(hist, problem.smoothing)
-        full, labels = place_repeats(full, None, problem.samples.full, problem.rounding)
+def read_histograms(result: Result, source: Source) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """The samples as histograms, one row each, over distinct features and over all."""
+    problem = result.problem
+    if isinstance(source, InMemory):
+        new = problem.read_new(source.rows)
+    else:
+        rows = learned_rows(result, source, None)
+        hist = smooth(normalize(problem.features.scaled(rows[:])), problem.smoothing)
+        full, labels = place_repeats(hist, None, problem.samples.full, problem.rounding)
         kept = np.ones(full.shape[0], bool)
         new = make_side(full, labels, problem.features.labels, kept, None)
-    else:
-        new = result.problem.read_new(X)
     if new.hist.shape[0] == len(new.labels):
         return new.hist, new.full
     return new.hist[new.labels], new.full[new.labels]  # equal samples are neighbors, too

@@ -16,9 +16,10 @@ from cometric.answers.result import Result, check_is_result
 from cometric.core.arguments import check_path
 from cometric.core.digest import digest
 from cometric.core.types import Matrix
+from cometric.files.rows import rows_of
 from cometric.files.storage import LOCK, lock, unlock
 from cometric.large.neighbors import read_histograms
-from cometric.large.progress import FORMAT
+from cometric.large.run_folder import FORMAT
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
 
@@ -42,9 +43,9 @@ def distances_to_zarr(
 ) -> Any:
     """Distances between all samples ``X`` under the feature metric of ``result``, as a Zarr array.
 
-    They are those of :meth:`Result.transform`, Phi_A(C) / mu, symmetric with a zero diagonal. One
-    tile is in memory at a time. After an interruption, even kill -9, the same call continues with
-    the missing tiles, with a bitwise identical result.
+    As those of :meth:`Result.transform` they are Phi_A(C) / mu; here symmetric, with a zero
+    diagonal. One tile is in memory at a time. After an interruption, even kill -9, the same call
+    continues with the missing tiles, with a bitwise identical result.
 
     Parameters
     ----------
@@ -69,26 +70,21 @@ def distances_to_zarr(
     folder.mkdir(parents=True, exist_ok=True)
     handle = lock(folder)
     try:
-        hist, full = read_histograms(result, X)
+        hist, full = read_histograms(result, rows_of(X))
         with workers(n_threads):
             distances = HeldDistances(result, "samples", hist, full, n_threads)
             parts = {"indptr": full.indptr, "indices": full.indices, "data": full.data}
-            origin = digest({"result": result.identity, **parts})
-            return _fill(_Tiles(folder, origin, distances), distances, progress)
+            tiles = _Tiles(folder, digest({"result": result.identity, **parts}), distances)
+            n, edge = tiles.array.shape[0], tiles.array.chunks[0]
+            with bar_of_pairs(progress, n * (n + 1) // 2) as report:
+                for rows, columns in _tiles(n, edge):
+                    if not tiles.has(rows, columns):
+                        tiles.store(rows, columns, _compute(distances, rows, columns))
+                    count = _pairs_in(rows, columns)
+                    report(count, count)
+            return tiles.array
     finally:
         unlock(handle)
-
-
-def _fill(tiles: _Tiles, distances: HeldDistances, progress: bool) -> Any:
-    """The complete array, after computing the missing tiles."""
-    n, edge = tiles.array.shape[0], tiles.array.chunks[0]
-    with bar_of_pairs(progress, n * (n + 1) // 2) as report:
-        for rows, columns in _tiles(n, edge):
-            count = _pairs_in(rows, columns)
-            if not tiles.has(rows, columns):
-                tiles.store(rows, columns, _compute(distances, rows, columns))
-            report(count, count)
-    return tiles.array
 
 
 class _Tiles:

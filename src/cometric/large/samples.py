@@ -1,10 +1,9 @@
-"""Many samples under a held metric: stored compressed, scored and compared in small parts."""
+"""Many samples under a learned metric: stored compressed, scored and compared in small parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms, make_side, normalize, smooth
 from cometric.core.rounding import Known
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import scoring, thread_count
-from cometric.large.rows import LongArray, StoredRows
+from cometric.kernels import candidates, thread_count
+from cometric.large.stored import LongArray, StoredRows
 from cometric.maps.norms import Local, LocalItems
 from cometric.maps.views import Views, row_blocks
 from cometric.transports.base import LowerBounds, quadratic_forms
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 COMPONENTS = 32
 """Singular vectors of the potentials of landmarks by which transport is approximated."""
 
-PLACED = 8192
-"""Samples in a block whose place is computed, and stored in a file, together."""
+DESCRIBED = 8192
+"""Samples that are described, and stored in a file, together."""
 
 SLACK = 1e-4
 """Scores are in float32: references in bounds are lowered by this fraction."""
@@ -51,7 +50,7 @@ class Samples:
         self.problem, self.stored = result.problem, stored
         # Samples that equal learned ones up to rounding have their neighborhoods.
         self._known_rows = Known(self.problem.samples.full, self.problem.rounding)
-        self._tasks = thread_count(n_threads)
+        self.tasks = thread_count(n_threads)
         known = result.problem.samples
         self.base = HeldDistances(result, "samples", known.hist, known.full, n_threads)
         eps = self.base.transport.eps
@@ -63,7 +62,7 @@ class Samples:
         self.local = reference if isinstance(reference, Local) else None
         self._other = reference if self.local is None else None
         self.l1_weight = self.base.weight if self.base.norm == "l1" else 0.0
-        # Dense vectors: of all views of a local reference but its sums, or of "lsa".
+        # Dense vectors: those of "lsa", or of the views of a local reference that are not sums.
         self._views = (
             Views("lsa", known.full_histograms, "samples")
             if self.local is None
@@ -93,11 +92,6 @@ class Samples:
         self._arrays: dict[str, Any] = {}
         self._starts: Index = np.zeros(1, np.int64)
 
-    def use_threads(self, count: int) -> None:
-        """Run the kernels of later calls on ``count`` threads."""
-        self._tasks = count
-        self.base._resources = replace(self.base._resources, n_threads=count)
-
     # ------------------------------------------------------------------------- samples
 
     def histograms(self, rows: Any) -> tuple[sparse.csr_array, sparse.csr_array]:
@@ -111,37 +105,39 @@ class Samples:
 
     def blocks(self) -> Iterator[slice]:
         n = self.stored.shape[0]
-        for start in range(0, n, PLACED):
-            yield slice(start, min(start + PLACED, n))
+        for start in range(0, n, DESCRIBED):
+            yield slice(start, min(start + DESCRIBED, n))
 
-    def place(self, rows: slice) -> dict[str, Any]:
-        """What is stored of a block of samples."""
+    def describe(self, rows: slice) -> dict[str, Any]:
+        """The numbers of a block of samples from which scores are computed."""
         hist, full = self.histograms(np.arange(rows.start, rows.stop))
         base = self.base
         phi = base.transport.lift(Histograms(hist), base._resources)
-        placed: dict[str, Any] = {"sizes": np.diff(hist.indptr)}
+        described: dict[str, Any] = {"sizes": np.diff(hist.indptr)}
         if self.keeps_own:
-            placed["own"], placed["self"] = phi.own_terms(base.cost)
-        bounds = self._bounds(hist, phi, placed.get("own"))
-        placed["p"], placed["q"] = base.scale * bounds.p, base.scale * bounds.q
-        placed["coordinates"] = (hist @ self._basis).astype(np.float32)
-        placed["mean"] = base.scale * (hist @ self._center)
-        placed["one"] = full.data.astype(np.float32)
+            described["own"], described["self"] = phi.own_terms(base.cost)
+        bounds = self._bounds(hist, phi, described.get("own"))
+        described["p"], described["q"] = base.scale * bounds.p, base.scale * bounds.q
+        described["coordinates"] = (hist @ self._basis).astype(np.float32)
+        described["mean"] = base.scale * (hist @ self._center)
+        described["one"] = full.data.astype(np.float32)
         histograms = Histograms(full)
         if self.local is None:
-            placed["vectors"] = _side_by_side(self._views.place(histograms))
-            return placed
+            described["vectors"] = _side_by_side(self._views.place(histograms))
+            return described
         items = self.local.place(histograms)
         low, dot, *dense = items.places
-        placed["two"], placed["three"] = (part.rows.data.astype(np.float32) for part in (low, dot))
-        placed["vectors"], placed["around"] = _side_by_side(dense), np.stack(items.around)
-        return placed
+        described["two"], described["three"] = (
+            part.rows.data.astype(np.float32) for part in (low, dot)
+        )
+        described["vectors"], described["around"] = _side_by_side(dense), np.stack(items.around)
+        return described
 
-    def collect(self, placed: Iterator[dict[str, Any]], limit: float) -> None:
-        """Store what :meth:`place` returned for the blocks, in order."""
+    def collect(self, described: Iterator[dict[str, Any]], memory_limit: float | None) -> None:
+        """Store what :meth:`describe` returned for the blocks, in order."""
         long: dict[str, LongArray] = {}
         sizes, around, own, start = [], [], [], 0
-        for block in placed:
+        for block in described:
             stop = start + len(block["p"])
             rows = slice(start, stop)
             self.p[rows], self.q[rows] = block["p"], block["q"]
@@ -154,7 +150,7 @@ class Samples:
                 own.append(block["self"])
             for name in ("own", "one", "two", "three"):
                 if name in block:
-                    long.setdefault(name, LongArray(np.float32, limit)).append(block[name])
+                    long.setdefault(name, LongArray(np.float32, memory_limit)).append(block[name])
             start = stop
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
         self._arrays = {name: array.finish() for name, array in long.items()}
@@ -169,8 +165,8 @@ class Samples:
         phi = self.base.transport.lift(Histograms(hist), self.base._resources)
         own = self._own(rows)
         bounds = self._bounds(hist, phi, None if own is None else own[0])
-        cuts = np.linspace(0, len(rows), self._tasks + 1).astype(int)
-        with ThreadPoolExecutor(self._tasks) as pool:
+        cuts = np.linspace(0, len(rows), self.tasks + 1).astype(int)
+        with ThreadPoolExecutor(self.tasks) as pool:
             images = pool.map(bounds.image, map(slice, cuts[:-1], cuts[1:]))
             image = np.concatenate(list(images))
         return image, (image - self._center) @ self._basis
@@ -188,21 +184,21 @@ class Samples:
             low[place, pattern.indices], dot[place, pattern.indices] = two[entries], three[entries]
         elif self.l1_weight:
             low[place, pattern.indices] = one[entries]
-        sums = scoring.pair_sums(
-            *self._pattern, one, two, three, expanded, low, dot, index, self._tasks
+        sums = candidates.pair_sums(
+            *self._pattern, one, two, three, expanded, low, dot, index, self.tasks
         )
         transport = self.base.scale * -sums[0] + self.p[rows][:, None] + self.q[index]
         largest = self.base.scale * float(np.abs(images).max(initial=0.0))
         scores: Matrix = np.maximum(transport - ROUNDING * largest, self._least)
         if self.local is not None:
-            squares = scoring.view_squares(self.vectors, self.cuts, rows, index, self._tasks)
+            squares = candidates.view_squares(self.vectors, self.cuts, rows, index, self.tasks)
 
             def add(part: slice) -> None:
                 """Add the local reference to the scores of a part of the rows."""
                 norms = self._local_norms(rows[part], index[part], sums[:, part], squares[:, part])
                 scores[part] += (1.0 - SLACK) * self.base.weight * norms
 
-            with ThreadPoolExecutor(self._tasks) as pool:
+            with ThreadPoolExecutor(self.tasks) as pool:
                 list(pool.map(add, row_blocks(index.shape)))
         elif self.l1_weight:
             scores += (1.0 - SLACK) * self.l1_weight * (2.0 - 2.0 * sums[1])
@@ -218,8 +214,8 @@ class Samples:
         if self.local is not None:
             placed = self._views.place(Histograms(full))
             places = LocalItems(placed, [part[rows] for part in self.around])
-        held = self.base.on(hist, full, places, self._own(rows))
-        return held.pairs(back.reshape(-1, 2))
+        some = self.base.on(hist, full, places, self._own(rows))
+        return some.pairs(back.reshape(-1, 2))
 
     @property
     def has_common_sums(self) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.answers.held_torch import TensorDistances
+from cometric.answers.distances_torch import TensorDistances
 from cometric.core.types import Index, Matrix
 from cometric.large.exhaustive import count_hits
 from cometric.machine.progress import bar_of_pairs

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from cometric.core.arguments import check_count
-from cometric.kernels import in_forked_child, thread_count, threads
+from cometric.kernels import in_forked_child, threads
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -91,8 +91,9 @@ def free_in_children(lock: AnyLock) -> AnyLock:
 @contextmanager
 def workers(n_threads: int | None) -> Iterator[None]:
     """Run kernels on this many threads, and BLAS on one; both are restored afterwards."""
-    check_count("n_threads", n_threads, optional=True)
-    with one_blas_thread(), threads(thread_count(n_threads)):
+    if n_threads is not None:
+        check_count("n_threads", n_threads)
+    with one_blas_thread(), threads(n_threads):
         yield
 
 

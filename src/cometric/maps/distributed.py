@@ -353,12 +353,6 @@ class DistributedEntropicMap(DistributedMap):
         super().__init__(make, hist, client, remember=remember, **options)
         self.accuracy = self._phi.accuracy._replace(sweeps=sweeps)
 
-    @property
-    def panels(self) -> bool:
-        """Whether sweeps are matrix products, as for dense histograms."""
-        dense: bool = self._phi.panels
-        return dense
-
     def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
         chosen = self._phi.safe(accuracy or self.accuracy)
         packed = self._pack(cost, chosen.precision)  # fewer bytes to send in float32

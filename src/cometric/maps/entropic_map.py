@@ -12,10 +12,10 @@ from scipy.special import logsumexp
 
 from cometric.core.arrays import symmetric
 from cometric.core.cached import cached_property
+from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, Index, Matrix, Vector
-from cometric.kernels import few, panels, sinkhorn, sinkhorn_log, thread_count
+from cometric.kernels import sinkhorn_log, sinkhorn_numba, sinkhorn_pairs
 from cometric.machine.devices import free_memory
-from cometric.machine.threads import one_blas_thread
 from cometric.maps.checking import (
     all_pairs,
     check_cost,
@@ -33,9 +33,6 @@ NEGATIVE_TOL = 1e-10
 
 FEWER_SOURCES = 4
 """The first histograms of pairs are the sources if that reduces their number by this factor."""
-
-DENSE, WIDE = 0.5, 128
-"""Minimum share of nonzero bins, and minimum number of bins, for sweeps by matrix products."""
 
 SOURCE, PAIR = 6.0, 2000.0
 """Time per kernel entry copied for a source, and per pair, in units of one cell of a problem."""
@@ -96,7 +93,7 @@ class EntropicMap(SinkhornMap):
            [1.431, 0.   ]])
     """
 
-    n_threads: int
+    n_threads: int | None
     _rounding: ClassVar[dict[str, float]] = {"float64": 0.0, "float32": 1e-6}
 
     def __init__(
@@ -113,18 +110,19 @@ class EntropicMap(SinkhornMap):
         memory_limit: float | None = None,
         n_threads: int | None = None,
     ) -> None:
-        rows = check_histograms(hist, any_mass=rho is not None)
+        rows = (
+            hist.rows if isinstance(hist, Histograms) else check_histograms(hist, rho is not None)
+        )
         accuracy = Accuracy(sweeps, tol, margin, np.dtype(dtype).name)
         super().__init__(rows, eps, rho, accuracy, max_sweeps)
         self.precision, self.dtype = self.accuracy.precision, np.dtype(self.accuracy.precision)
         self.logs = self._largest_log > SAFE[FLOAT64]
-        n, d = self.shape
-        self.panels = rho is None and not self.logs and d >= WIDE and rows.nnz >= DENSE * n * d
+        n = self.shape[0]
         order = np.argsort(-np.diff(rows.indptr), kind="stable")
         self._rank = np.argsort(order)
         self._hist = rows = rows[order]  # the larger histogram is the source of a pair
         self._rows = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-        self.n_threads = thread_count(n_threads)
+        self.n_threads = n_threads
         self._self_scalings = self._first_scalings()
 
         limit = free_memory() / 2 if memory_limit is None else memory_limit
@@ -142,7 +140,6 @@ class EntropicMap(SinkhornMap):
     def __repr__(self) -> str:
         n, d = self.shape
         form = "log domain" if self.logs else self.precision
-        form += ", matrix products" if self.panels else ""
         return f"EntropicMap({n} histograms on {d} bins, {self._parameters}, {form})"
 
     @cached_property
@@ -376,7 +373,7 @@ class EntropicMap(SinkhornMap):
 
     def _self_terms(self, kernel: Matrix, sweeps: int | None) -> SelfTerms:
         self_terms: Callable[..., SelfTerms] = (
-            sinkhorn_log.self_terms_log if self.logs else sinkhorn.self_terms
+            sinkhorn_log.self_terms_log if self.logs else sinkhorn_numba.self_terms
         )
         limit = self.max_sweeps if sweeps is None else 3 * sweeps
         values, errors = self_terms(
@@ -392,14 +389,14 @@ class EntropicMap(SinkhornMap):
     def _sweep(
         self, tasks: list[PairTask], kernel: Any, limit: int, tol: float, solve: bool
     ) -> None:
-        """The first sweeps; full solves begin in float32 if scalings are float32 or data dense.
+        """The first sweeps; full solves begin in float32 if scalings are stored in float32.
 
         Float32 reaches the marginal errors in ``_rounding``. Then float64 sweeps follow, usually
         one; the error of its values is of second order.
         """
         rounding = self._rounding["float32"]
         safe = self._largest_log <= SAFE[FLOAT32]
-        rough = self.panels or self.stored == FLOAT32
+        rough = self.stored == FLOAT32
         if rough and safe and solve and kernel.dtype == FLOAT64:
             single = kernel.astype(FLOAT32)
             for task in tasks:
@@ -423,7 +420,7 @@ class EntropicMap(SinkhornMap):
     ) -> None:
         """Sweep the pairs whose error exceeds ``tol``, from their stored scalings."""
         group = task.group
-        scaled = few.sweep_few if group.few else sinkhorn.sweep
+        scaled = sinkhorn_pairs.sweep_pairs if group.few else sinkhorn_numba.sweep
         sweep = sinkhorn_log.sweep_log if self.logs else scaled
         if group.stored is not None and group.scalings is None:
             group.scalings = group.start_at(self._self_scalings, group.stored, self.n_threads)
@@ -438,11 +435,7 @@ class EntropicMap(SinkhornMap):
                 start, group.target[part], used, offsets - offsets[0], task.values[part],
                 errors[part],
             )  # fmt: skip
-            if self.panels:
-                with one_blas_thread():
-                    panels.sweep_panels(*self._rows, kernel, *pairs, limit, tol, self.n_threads)
-            else:
-                sweep(*self._rows, kernel, *pairs, self.ratio, limit, tol, self.n_threads)
+            sweep(*self._rows, kernel, *pairs, self.ratio, limit, tol, self.n_threads)
             if stored is not None and used.dtype != stored.dtype:
                 stored[:] = used
             if report is not None:  # only the first sweeps count as progress

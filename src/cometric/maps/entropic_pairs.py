@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import sinkhorn
+from cometric.kernels.sinkhorn_numba import copy_scalings
 from cometric.maps.checking import fill
 
 CELLS_PER_BLOCK = 2e9
@@ -57,14 +57,14 @@ class PairGroup:
         self,
         own: NDArray[Any],
         dtype: np.dtype[Any],
-        n_threads: int,
+        n_threads: int | None,
         part: slice | None = None,
     ) -> NDArray[Any]:
         """Scalings to start from: those of each target to itself."""
         part = slice(0, len(self.index)) if part is None else part
         offsets = self.offsets[part.start : part.stop + 1]
         scalings = np.empty(offsets[-1] - offsets[0], dtype)
-        sinkhorn.copy_scalings(self.indptr, own, self.target[part], offsets, scalings, n_threads)
+        copy_scalings(self.indptr, own, self.target[part], offsets, scalings, n_threads)
         return scalings
 
     def restore(self, scalings: Any | None) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from cometric.core.arrays import symmetric
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.kernels import duals, geometry, plans, threads, trees
-from cometric.kernels.transport import Histograms, Trees, transport
+from cometric.kernels import geometry, plans, threads
+from cometric.kernels.nodes import Histograms, Trees, drop_invalid
+from cometric.kernels.simplex import transport
 from cometric.maps.checking import check_cost, check_index
 
 METRIC_TOLERANCE = 2.0**-48
@@ -64,7 +65,7 @@ class PairBatch:
     """
 
     def __init__(
-        self, hist: Histograms, bins: int, index: Index, keep_trees: bool, n_threads: int
+        self, hist: Histograms, bins: int, index: Index, keep_trees: bool, n_threads: int | None
     ) -> None:
         self.hist, self.bins = hist, bins
         self.on_progress: Callable[[int, int], None] | None = None
@@ -125,12 +126,12 @@ class PairBatch:
         nodes, empty = 2 * self.bins + 8, np.empty(0)
         with threads(self.threads):
             for part in self.blocks():
-                values, gaps = duals.values_and_gaps(
+                values, gaps = plans.values_and_gaps(
                     *self._data(part), cost, empty, empty, self.threads
                 )
-                gaps *= 1.0 + nodes * duals.UNIT_ROUNDOFF
+                gaps *= 1.0 + nodes * plans.UNIT_ROUNDOFF
                 # Includes the rounding of these lines.
-                margins = 16.0 * duals.UNIT_ROUNDOFF * (values + gaps)
+                margins = 16.0 * plans.UNIT_ROUNDOFF * (values + gaps)
                 lower[part] = unit * (values - gaps - margins)
                 upper[part] = unit * (values + margins)
         return lower, upper
@@ -146,7 +147,7 @@ class PairBatch:
     def drop_invalid(self) -> int:
         """Discard stored trees that do not match the histograms; return their number."""
         with threads(self.threads):
-            return int(trees.drop_invalid(*self._data(), self.threads))
+            return int(drop_invalid(*self._data(), self.threads))
 
     def start_from(self, tree: Index, state: Index) -> None:
         """Start from copies of these trees, except damaged ones and those of other histograms."""
@@ -178,7 +179,7 @@ class PairBatch:
         f, g = np.zeros(self.room[-1]), np.zeros(self.room[-1])
         cost, unit = rescale_pow2(cost)
         with threads(self.threads):
-            _, gaps = duals.values_and_gaps(*self._data(), cost, f, g, self.threads)
+            _, gaps = plans.values_and_gaps(*self._data(), cost, f, g, self.threads)
         f *= unit
         g *= unit
         sizes = np.diff(self.hist.indptr)[self.index]
@@ -217,7 +218,7 @@ class FixedMap(DistanceMap):
 class FrozenMap(FixedMap):
     """A map with fixed couplings: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
 
-    def __init__(self, shape: tuple[int, int], moves: Moves, threads: int) -> None:
+    def __init__(self, shape: tuple[int, int], moves: Moves, threads: int | None) -> None:
         self.shape = shape
         self._start, self._cells, self._amounts = moves
         self._threads = threads
@@ -253,7 +254,7 @@ class ReplayedMap(FixedMap):
         return symmetric(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
 
 
-def apply_moves(moves: Moves, cost: Matrix, n_threads: int) -> Vector:
+def apply_moves(moves: Moves, cost: Matrix, n_threads: int | None) -> Vector:
     """The costs of couplings under a cost."""
     count = 1 if len(moves[1]) < SMALL else n_threads
     with threads(count):

@@ -21,7 +21,7 @@ from cometric.core.arguments import shown
 from cometric.core.histograms import MERGE_TOLERANCE, QUANTUM, Histograms, Side
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Metrics, Vector
-from cometric.kernels import differences, geometry
+from cometric.kernels import geometry
 from cometric.maps.views import Views, row_blocks
 
 NAMES = ("local", "local-0.2", "lsa", "cosine", "hellinger")
@@ -220,7 +220,7 @@ class PairNorms:
             distances: Vector = self._reference.pairs(self._places, index)
             return distances
         parts = self._rows.integer_parts
-        norms: Vector = QUANTUM * differences.pair_norms(*parts, index, self._power)
+        norms: Vector = QUANTUM * geometry.pair_norms(*parts, index, self._power)
         return (norms > MERGE_TOLERANCE).astype(np.float64) if self._discrete else norms
 
     def between(self, rows: slice, columns: slice) -> Matrix:
@@ -304,11 +304,9 @@ class LocalItems(NamedTuple):
 
     def join(self, others: LocalItems) -> LocalItems:
         """These, then the others."""
-        both = zip(self.around, others.around, strict=True)
-        return LocalItems(
-            [part.join(other) for part, other in zip(self.places, others.places, strict=True)],
-            [np.concatenate(parts) for parts in both],
-        )
+        pairs = zip(self.places, others.places, strict=True)
+        around = [np.concatenate(both) for both in zip(self.around, others.around, strict=True)]
+        return LocalItems([part.join(other) for part, other in pairs], around)
 
 
 class LocalParts(NamedTuple):
@@ -348,7 +346,7 @@ class Local:
         self._floors: list[float] = []
         self._weights: list[float] = []
         n = hist.shape[0]
-        total, same, blocks = np.zeros((n, n)), np.eye(n, dtype=bool), list(row_blocks((n, n)))
+        total, same, blocks = np.zeros((n, n)), np.eye(n, dtype=bool), self.views.blocks
         parts = self.views.between(self._known, self._known)
         for part, share in zip(parts, self.views.weights, strict=True):
             np.fill_diagonal(part, 0.0)
@@ -492,7 +490,7 @@ def _noise_and_spread(total: Matrix, same: Any, blocks: list[slice]) -> tuple[Ve
 def _near(distances: Matrix, same: NDArray[np.bool_], count: int, blocks: list[slice]) -> Matrix:
     """The ``count`` smallest distances of each row, without ``same`` items; all if fewer."""
     n, columns = distances.shape
-    # One less than all at least: new items and learned ones then have as many, if there are few.
+    # As many for new items as for learned ones, which do not count themselves
     count = min(count, columns - int(same.sum(axis=1).max(initial=1)))
     near = np.empty((n, count))
     for rows in blocks:

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, svds
 
 from cometric.core.histograms import QUANTUM, Histograms
 from cometric.core.types import Index, Matrix, Vector
-from cometric.kernels import differences, geometry
+from cometric.kernels import geometry
 
 RESOLUTIONS = (5, 10, 30, 100)
 """Numbers of components of the views of "local", from coarse to fine."""
@@ -70,7 +70,7 @@ class Shares(Histograms):
             end = min(start + step, n)
             i, j = np.mgrid[start:end, n : n + k]
             index = np.stack([i.ravel(), j.ravel()], axis=1)
-            norms = differences.pair_norms(*both, index, 1.0)
+            norms = geometry.pair_norms(*both, index, 1.0)
             distances[start:end] = QUANTUM * norms.reshape(end - start, k)
         return distances
 
@@ -80,7 +80,7 @@ class Shares(Histograms):
 
     def pairs(self, index: Index) -> Vector:
         """Distances of the pairs ``index``."""
-        distances: Vector = QUANTUM * differences.pair_norms(*self.integer_parts, index, 1.0)
+        distances: Vector = QUANTUM * geometry.pair_norms(*self.integer_parts, index, 1.0)
         return distances
 
 
@@ -129,7 +129,7 @@ class Vectors(NamedTuple):
         if sparse.issparse(self.rows):
             rows = self.rows.sorted_indices()
             parts = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-            squares: Vector = differences.pair_squares(*parts, np.asarray(index))
+            squares: Vector = geometry.pair_squares(*parts, np.asarray(index))
         else:
             squares = sums_of_squares(self.rows[index[:, 0]] - self.rows[index[:, 1]])
         distances: Vector = self._finish(squares)
@@ -217,7 +217,8 @@ class Views:
     "hellinger"         square roots
     ==================  ============================================================
 
-    ``weights``, one for each view, are between 0 and 1; ``known`` are the learned items, placed.
+    ``weights``, one for each view, are between 0 and 1; ``known`` are the learned items, placed,
+    and ``blocks`` slices of rows of matrices between them.
     """
 
     def __init__(self, name: str, hist: Histograms, of: str) -> None:
@@ -226,6 +227,7 @@ class Views:
         if name not in ("cosine", "hellinger"):
             self._fit(name, hist.rows)
         self.known = self.place(hist)
+        self.blocks = list(row_blocks((hist.shape[0], hist.shape[0])))
 
     def _fit(self, name: str, known: sparse.csr_array) -> None:
         """Compute what places histograms in the views of a damped reference."""

@@ -18,6 +18,7 @@ from cometric.machine.progress import counting, duration
 from cometric.machine.threads import workers
 from cometric.running import learning
 from cometric.running.estimation import estimate
+from cometric.running.learning import read
 from cometric.running.run import NOTHING, Run, dense_memory, given_metrics, memory_for_maps
 from cometric.running.settings import AUTO, Settings, options
 from cometric.solvers import SOLVERS
@@ -143,7 +144,7 @@ def plan(
         if not outside.fits:
             return outside
         X = X if hasattr(X, "obs_names") else source.to_memory()
-    settings, problem = settings.read(X)
+    settings, problem = read(settings, X)
     settings = replace(settings, client=None)
     start = nothing = Metrics(NOTHING, NOTHING)
     if problem.fixed:

@@ -21,7 +21,7 @@ from cometric.core.warn import warn
 from cometric.machine.devices import SHARE_ON_DEVICES, free_memory, free_on, free_on_all
 from cometric.machine.progress import Bar, duration
 from cometric.machine.threads import one_blas_thread, workers
-from cometric.maps.norms import norm_matrices, norm_matrix, norm_name, side_norm
+from cometric.maps.norms import norm_matrices, norm_name, side_norm
 from cometric.running.settings import Settings
 from cometric.saving.checkpoint import Checkpoint
 from cometric.solvers.loop import Solution
@@ -62,7 +62,9 @@ class Run:
         # With a restart, R is a part of the solution, hence a good start. But exact transport is
         # faster under a metric, and trees depend on the start.
         near = problem.formula.restart > 0.0 and isinstance(settings.transport, Entropic)
-        default = norms if near or (isinstance(norm, str) and norm == "l1") else None
+        same = near or (isinstance(norm, str) and norm == "l1")
+        unused = isinstance(settings.start, str)
+        default = norms if same or unused else norm_matrices(problem, "l1")
         start = starting_metrics(problem, settings.start, settings.random_state, default)
         return cls(settings, problem, norms, start, memory)
 
@@ -227,9 +229,9 @@ def _norm_of_lift(settings: Settings, problem: Problem) -> Metrics:
 
 
 def starting_metrics(
-    problem: Problem, start: Any, random_state: int | None, default: Metrics | None = None
+    problem: Problem, start: Any, random_state: int | None, default: Metrics
 ) -> Metrics:
-    """The starting metrics; by default ``default``, or l1 distances."""
+    """The starting metrics: ``default``, unless ``start`` replaces one or both."""
     sides = (problem.samples, problem.features)
     if isinstance(start, str) and start == "random":
         rng = np.random.default_rng(random_state)
@@ -240,11 +242,10 @@ def starting_metrics(
     if len(pair) != 2:
         raise ValueError(f"`start` has {len(pair)} matrices; pass (samples, features) or one.")
     names = ("samples", "features")
-    defaults = default or [norm_matrix(side.full_histograms, "l1") for side in sides]
     return Metrics(
         *(
             distances / distances.max() if matrix is None else _check_start(matrix, side, name)
-            for matrix, side, name, distances in zip(pair, sides, names, defaults, strict=True)
+            for matrix, side, name, distances in zip(pair, sides, names, default, strict=True)
         )
     )
 

@@ -30,20 +30,18 @@ from cometric.core.arguments import (
     shown,
 )
 from cometric.core.formula import Formula
-from cometric.core.problem import Problem
 from cometric.core.types import Traits, traits_of
 from cometric.machine.devices import torch_device
 from cometric.maps.norms import NAMES
-from cometric.running.weights import chosen
 from cometric.solvers import SOLVERS, solver_from_json, solver_to_json
 from cometric.transports.base import Transport
+from cometric.transports.entropic import Entropic
+from cometric.transports.exact import Exact
+from cometric.transports.limit import Limit
 
 DEFAULT_TOL = 1e-3
 """Default of the library and the command line. Scores by labels at this tolerance agree with
 those at 1e-6 to three digits, in half the time (docs/choosing.md)."""
-
-LEARNING, HISTOGRAMS = "Learning", "Histograms"
-"""Headings under which the help of the command line lists options."""
 
 AUTO = "auto"
 """The default of ``eps`` and of ``tau``."""
@@ -90,7 +88,6 @@ def _option(
     *,
     answer: bool = True,
     compared: bool = True,
-    panel: str = LEARNING,
 ) -> Any:
     """A field of :class:`Settings`.
 
@@ -99,7 +96,7 @@ def _option(
     ``compared``: checkpoints store it; not if it may change when a run continues, or if other
     options determine it.
     """
-    metadata: dict[str, Any] = {"check": check, "help": help, "panel": panel, "answer": answer}
+    metadata: dict[str, Any] = {"check": check, "help": help, "answer": answer}
     metadata["compared"] = answer and compared
     return field(default=default, metadata=metadata)
 
@@ -109,8 +106,8 @@ class Settings:
     """The options of :func:`cometric.learn`, checked: see there for what they mean.
 
     After construction ``transport`` is an object, ``eps`` its regularization, and ``tau`` and
-    ``restart`` are numbers. Values that the data choose are set by :meth:`fitted`: before, ``eps``
-    or ``tau`` is "auto", and ``transport`` may be None.
+    ``restart`` are numbers. Values that the data choose are set by ``learning.read``: before,
+    ``eps`` or ``tau`` is "auto", and ``transport`` may be None.
     """
 
     eps: Any = _option(
@@ -224,17 +221,15 @@ class Settings:
         check_count,
         "Number of normalizations. Above 1, rows and columns are balanced first.",
         compared=False,  # the histograms are
-        panel=HISTOGRAMS,
     )
     smoothing: float = _option(
         0.0,
         check_number,
         "Mass added to every entry of the histograms.",
         compared=False,
-        panel=HISTOGRAMS,
     )
     drop_empty: bool = _option(
-        False, check_flag, "Leave out empty rows and columns.", compared=False, panel=HISTOGRAMS
+        False, check_flag, "Leave out empty rows and columns.", compared=False
     )
 
     # Not options: how the data chose `eps` and `restart`, see Parameters.
@@ -258,7 +253,7 @@ class Settings:
         if eps is None and share is not None:
             eps = PLAIN_EPS
         # The checks have the same outcome for all transports that the data may choose.
-        transport = self.transport or transports.from_eps(PLAIN_EPS if eps is None else eps)
+        transport = self.transport or from_eps(PLAIN_EPS if eps is None else eps)
         restart = AUTO_RESTART if share is None else share
         self.formula = Formula(tau, restart, self.norm, float(self.saturate))
         if eps is not None:
@@ -266,43 +261,17 @@ class Settings:
             self.eps = self.eps if math.isnan(transport.eps) else transport.eps
         if share is not None:
             self.tau, self.restart = tau, share
-        self.kind_of_memory = (  # see ``run.NEEDS``
-            "lift"
-            if self.fixed
-            else transport.kind_of_memory(
-                self.formula.is_plain, automatic, self.traits.keeps_history
-            )
-        )
+        stores = transport.stores_history if automatic else self.traits.keeps_history
+        closed = automatic and transport.closed_form and self.formula.is_plain
+        self.kind_of_memory = "closed" if closed else transport.history if stores else "plain"
+        if self.fixed:
+            self.kind_of_memory = "lift"
         names = tuple(self.device) if several else (self.device,)
         self.devices = () if names == ("cpu",) else names
         self._check_together(transport)
         self.torch_devices = self._find_devices(transport)
         # Where the metrics are; None for NumPy.
         self.torch_device = self.torch_devices[0] if self.devices else None
-
-    def read(self, X: Any) -> tuple[Settings, Problem]:
-        """The problem of these data, and these settings with what the data choose."""
-        problem = Problem.from_data(
-            X,
-            normalization_steps=self.normalization_steps,
-            smoothing=self.smoothing,
-            drop_empty=self.drop_empty,
-            fixed=self.fixed,
-        )
-        settings = self.fitted(problem)
-        return settings, replace(problem, formula=settings.formula)
-
-    def fitted(self, problem: Problem) -> Settings:
-        """These settings with ``eps`` and ``restart`` chosen by the features that samples share.
-
-        On devices and clusters the linear limit (infinite ``eps``) is not available.
-        """
-        if self.tau != AUTO:
-            return self
-        found = chosen(problem.samples.full, limit=not self.devices and self.client is None)
-        if self.transport is not None:
-            return replace(self, tau=0.0, restart=found.restart, overlap=found.overlap)
-        return replace(self, **found._asdict(), tau=0.0, chosen=True)
 
     @property
     def careful(self) -> Settings | None:
@@ -455,6 +424,15 @@ class Settings:
             return tuple(map(torch_device, self.devices))
         except RuntimeError as problem:
             raise ValueError(f"`device` is {self.device!r}; pass 'cpu' or 'cuda'.") from problem
+
+
+WITHOUT_EPS: Mapping[float, Transport] = {0.0: Exact(), math.inf: Limit()}
+"""The transports for the two ends of the regularization."""
+
+
+def from_eps(eps: float) -> Transport:
+    """The transport for a regularization: exact for 0, the linear limit for infinity."""
+    return WITHOUT_EPS.get(eps) or Entropic(float(eps))
 
 
 def options(*, without: Collection[str] = ()) -> list[Field[Any]]:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cometric.core.arrays import is_tensor, namespace, to_numpy
+from cometric.core.arrays import is_tensor, namespace
 from cometric.core.types import Accuracy, Coupled, DistanceMap, FreezableMap, Metrics, State
-from cometric.core.validation import check_metric
 
 Arrays = dict[str, Any]
 
@@ -43,7 +42,6 @@ def deserialize(now: State, phi: Coupled, iterate: dict[str, Any], arrays: Array
     for name, metric, own in zip(Metrics._fields, metrics, now.metrics, strict=True):
         if metric.shape != own.shape or metric.dtype != own.dtype:
             raise ValueError(f"its {name} are {metric.dtype} of shape {tuple(metric.shape)}.")
-        check_metric(to_numpy(metric), name, len(own))
     if values["accuracy"] is not None:
         values["accuracy"] = tuple(Accuracy(*part) for part in values["accuracy"])
     return replace(now, **values | {"metrics": metrics})

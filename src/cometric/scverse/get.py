@@ -15,6 +15,7 @@ from cometric.answers.restoring import check_result
 from cometric.answers.result import Result
 from cometric.core.arguments import check_side
 from cometric.core.digest import fingerprint
+from cometric.core.histograms import Side
 from cometric.core.inputs import BadData
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Record, Status
@@ -112,11 +113,10 @@ def result(adata: AnnData, *, key: str = "cometric") -> Result:
 
 
 def _rebuild(adata: AnnData, stored: dict[str, Any], key: str) -> Result:
-    params: dict[str, Any] = {**stored["params"]}
-    sketched = "landmarks" in stored
-    metrics: list[Any] = [distances(adata, "features", key=key)]
-    metrics.insert(0, stored["landmarks"]["distances"] if sketched else distances(adata, key=key))
-    if any(sparse.issparse(metric) for metric in metrics):
+    params, landmarks = stored["params"], stored.get("landmarks")
+    features = distances(adata, "features", key=key)
+    samples = landmarks["distances"] if landmarks is not None else distances(adata, key=key)
+    if sparse.issparse(samples) or sparse.issparse(features):
         raise ValueError(
             f"The AnnData stores only nearest neighbors under {key!r}, and a result needs all "
             "distances. Learn with a larger `max_dense`, or save the result as .npz."
@@ -126,60 +126,46 @@ def _rebuild(adata: AnnData, stored: dict[str, Any], key: str) -> Result:
             f"The norm under {key!r} was given as matrices, which an AnnData does not store. "
             "Save the result as .npz."
         )
+    if landmarks is None:
+        data = slots.learned_from(adata, key)
+    else:
+        data = sketches.read_landmarks(stored, names(adata, "features", key=key))
     changed = (
         f"The AnnData has other data than the metrics under {key!r} were learned from: samples, "
         "features or entries have changed since{}. Learn again; if later steps change `.X`, keep a "
         "copy of it in a layer and learn with `layer`."
     )
+    used = {name: params[name] for name in slots.HISTOGRAMS if name in params}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # issued when learning
         try:
-            problem = Problem.from_data(
-                sketches.read_landmarks(stored, names(adata, "features", key=key))
-                if sketched
-                else slots.matrix(
-                    adata, layer=params.get("layer"), use_raw=bool(params["use_raw"])
-                ),
-                **{name: params[name] for name in slots.HISTOGRAMS if name in params},
-                fixed=str(params.get("fixed", "")),
-            )
+            problem = Problem.from_data(data, **used, fixed=str(params.get("fixed", "")))
         except BadData as error:
-            found = error.describe()
-            raise ValueError(changed.format(f" (there are {found} now)")) from error
+            faults = error.describe()
+            raise ValueError(changed.format(f" (there are {faults} now)")) from error
     if fingerprint(problem) != stored["fingerprint"]:
         raise ValueError(changed.format(""))
-    samples, features = (
-        np.asarray(metric)[np.ix_(side.kept, side.kept)]
-        for metric, side in zip(metrics, (problem.samples, problem.features), strict=True)
-    )
-    try:
-        return _result(stored, params, samples, features, history(adata, key=key), problem)
-    except ValueError as error:
-        raise ValueError(f"The AnnData has damaged metrics under {key!r}: {error}.") from error
-
-
-def _result(
-    stored: dict[str, Any],
-    params: dict[str, Any],
-    samples: Matrix,
-    features: Matrix,
-    records: list[Record],
-    problem: Problem,
-) -> Result:
-    lam, mu = stored["values"]
-    low, high = stored["bracket"]
     known = {part.name: params[part.name] for part in fields(Parameters) if part.name in params}
     parameters = Parameters.from_json(known)
-    result = Result(
-        samples=samples,
-        features=features,
+    (lam, mu), (low, high) = stored["values"], stored["bracket"]
+    found = Result(
+        samples=_kept(samples, problem.samples),
+        features=_kept(features, problem.features),
         values=(float(lam), float(mu)),
         status=Status[stored["status"]],
-        history=records,
+        history=history(adata, key=key),
         bracket=(float(low), float(high)),
         parameters=parameters,
         problem=replace(problem, formula=parameters.formula),
         change=None if "change" not in stored else float(stored["change"]),
     )
-    check_result(result)
-    return result
+    try:
+        check_result(found)
+    except ValueError as error:
+        raise ValueError(f"The AnnData has damaged metrics under {key!r}: {error}.") from error
+    return found
+
+
+def _kept(metric: Any, side: Side) -> Matrix:
+    """The distances between the items that were not dropped."""
+    return np.asarray(metric)[np.ix_(side.kept, side.kept)]

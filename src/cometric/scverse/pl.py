@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 
 from cometric import plot
 from cometric.answers.modules import tabulate
@@ -18,7 +19,7 @@ from cometric.scverse import get, sketches, slots
 if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
-    from pandas import DataFrame, Series
+    from pandas import Series
 
     from cometric.answers.result import Result
     from cometric.core.types import Index
@@ -154,12 +155,10 @@ def modules(
     slots.check_name("groupby", groupby)
     if key not in adata.obsm or key not in adata.uns:
         raise KeyError(f"`adata` has no modules under {key!r}. Run `tl.modules` first.")
-    if groupby not in adata.obs:
-        raise ValueError(_no_column("obs", adata.obs, groupby))
-    slots.check_groups("obs", adata.obs, groupby)
+    column = slots.column("groupby", groupby, adata.obs, "adata.obs")
     scores = np.asarray(adata.obsm[key])
     scored = ~np.isnan(scores).any(axis=1)
-    labels = adata.obs[groupby].array[scored]
+    labels = column.array[scored]
     return plot.modules(tabulate(scores[scored], adata.uns[key]["names"], labels), ax=ax)
 
 
@@ -168,10 +167,8 @@ def _column(adata: AnnData, result: Result, of: str, name: str | None, key: str)
     if name is None:
         return None
     table, where = slots.table(adata, of, key)
-    if name not in table:
-        raise ValueError(_no_column(where, table, name))
-    slots.check_groups(where, table, name)
-    return table[name].iloc[_places(adata, result, of, key)]
+    column = slots.column("groupby", name, table, f"adata.{where}")
+    return column.iloc[_places(adata, result, of, key)]
 
 
 def _places(adata: AnnData, result: Result, of: str, key: str) -> Index:
@@ -183,11 +180,6 @@ def _places(adata: AnnData, result: Result, of: str, key: str) -> Index:
     return kept
 
 
-def _no_column(where: str, table: DataFrame, name: str) -> str:
-    meant = suggestion(name, table)
-    return f"`adata.{where}` has no column {name!r}; it has {list(table)}.{meant}"
-
-
 def _color(
     adata: AnnData, result: Result, of: str, name: str, key: str, modules_key: str
 ) -> Series:
@@ -197,13 +189,12 @@ def _color(
     table, where = slots.table(adata, of, key)
     rows = _places(adata, result, of, key)
     if of == "samples" and name not in table:
-        params = slots.read(adata, key)["params"]
-        data = slots.matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
+        data = slots.learned_from(adata, key)
         for place in (data, adata.raw):
             genes = [] if place is None else [str(gene) for gene in place.var_names]
             if name in genes:
                 column = place.X[:, [genes.index(name)]]
-                dense = column.toarray() if hasattr(column, "toarray") else np.asarray(column)
+                dense = column.toarray() if sparse.issparse(column) else np.asarray(column)
                 return pd.Series(dense[rows, 0].astype(np.float64), name=name)
         scores = adata.obsm.get(modules_key)
         if isinstance(scores, pd.DataFrame) and name in scores:
@@ -213,6 +204,4 @@ def _color(
             f"the {data.n_vars} genes learned from, nor a gene of `adata.raw`, nor a module under "
             f"{modules_key!r}.{suggestion(name, [*table, *data.var_names])}"
         )
-    if name not in table:
-        raise ValueError(_no_column(where, table, name))
-    return table[name].iloc[rows]
+    return slots.column("color", name, table, f"adata.{where}", groups=False).iloc[rows]

@@ -57,7 +57,7 @@ def neighbors(
     distances = get.distances(adata, key=key)
     slots.check_copy(adata, copy)
     check_neighborhood(n_neighbors, adata.n_obs, "cell")
-    index, near = slots.nearest_cells(adata, distances, n_neighbors - 1, key)
+    index, near = slots.nearest_cells(distances, n_neighbors - 1, key)
     import scanpy as sc
 
     adata = adata.copy() if copy else adata

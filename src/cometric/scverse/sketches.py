@@ -1,20 +1,18 @@
-"""Storing and reading metrics that were learned from landmarks."""
+"""Storing and reading metrics that were learned from landmarks, and the graph of all cells."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from cometric.core.inputs import counted, read_matrix
-from cometric.core.labels import groups_of, indicators, is_missing
-from cometric.core.types import Index
+from cometric.core.inputs import counted
+from cometric.core.labels import is_missing
+from cometric.core.types import Index, Matrix, Vector
 from cometric.core.warn import warn
-from cometric.files.rows import as_rows
+from cometric.files.rows import Named
 from cometric.scverse import slots
-from cometric.scverse.connectivities import fuzzy_connectivities
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -22,16 +20,14 @@ if TYPE_CHECKING:
 
     from cometric.large.landmarks import Sketch
 
-CHUNK = 20_000
-"""Cells that are read at a time."""
+BLOCK = 50_000
+"""Samples per block."""
 
+STEPS, CLOSE = 64, 1e-5
+"""Most bisections of a bandwidth, and the error of the sum of weights below which they end."""
 
-class Landmarks(NamedTuple):
-    """The landmarks of stored metrics, in the form of an AnnData."""
-
-    X: sparse.csr_array
-    obs_names: list[str]
-    var_names: list[str]
+NARROWEST = 1e-3
+"""The smallest bandwidth, in units of the mean distance."""
 
 
 class Origin(NamedTuple):
@@ -52,50 +48,33 @@ def graph_keys(neighbors_key: str) -> tuple[str, str]:
     return f"{neighbors_key}_distances", f"{neighbors_key}_connectivities"
 
 
-def proved_key(key: str) -> str:
-    """The name of the column of ``obs`` that marks cells with proved neighbors."""
-    return f"{key}_proved"
-
-
 def to_slots(
-    sketch: Sketch, origin: Origin, metacells: Any, key: str, neighbors_key: str
+    sketch: Sketch, origin: Origin, key: str, neighbors_key: str
 ) -> dict[str, dict[str, Any]]:
-    """Everything to write, by slot: ``obs``, ``obsp``, ``varp`` and ``uns``.
-
-    ``metacells`` are the matrix and the names that were learned from, None for landmarks.
-    """
+    """Everything to write, by slot: ``obs``, ``obsp``, ``varp`` and ``uns``."""
     result, near = sketch.result, sketch.neighbors
-    slot = slots.distances_key(key)
-    stored = slots.describe(result, key, source=origin.source, options=origin.options)
-    rows = sketch.landmarks
-    if metacells is None and rows is not None:
-        cells: Any = read_rows(origin.data, rows)
-        names = np.array([str(origin.data.obs_names[i]) for i in rows], dtype=object)
-    else:
-        cells, names = metacells
+    genes = origin.data.var_names if origin.own_genes else None
+    written = slots.to_slots(result, key, origin.source, origin.options, genes)
+    stored = written["uns"][key]
+    stored["neighbors_key"] = neighbors_key
     stored["landmarks"] = {
-        "names": np.asarray(names, dtype=object),
-        "data": sparse.csr_matrix(cells),
+        "names": np.array(result.problem.samples.item_names, dtype=object),
+        "data": sparse.csr_matrix(sketch.data),
         "distances": np.asarray(result.samples),
         "recall": near.recall,
         "checked": near.checked,
         "compared": near.compared,
         "proved": float(near.proved.mean()),
     }
-    if rows is not None:
-        stored["landmarks"]["rows"] = np.asarray(rows)
-    features = slots.stored_distances(
-        "genes", result.problem.features, result.features, slots.MAX_DENSE, slots.NEIGHBORS_STORED
-    )
-    if origin.own_genes:
-        genes = np.array(list(origin.data.var_names), dtype=object)
-        stored["features"] = {"names": genes, "distances": features}
+    if sketch.landmarks is not None:
+        stored["landmarks"]["rows"] = sketch.landmarks
     k = origin.n_neighbors - 1
     index = near.graph.indices.reshape(-1, k)
     weights = fuzzy_connectivities(index, near.graph.data.reshape(-1, k))
     distances_key, connectivities_key = graph_keys(neighbors_key)
-    stored["neighbors_key"] = neighbors_key
-    described = {
+    written["obs"] = {f"{key}_proved": near.proved}
+    written["obsp"] = {distances_key: near.graph, connectivities_key: weights}
+    written["uns"][neighbors_key] = {
         "connectivities_key": connectivities_key,
         "distances_key": distances_key,
         "params": {
@@ -104,22 +83,10 @@ def to_slots(
             "random_state": 0 if origin.random_state is None else origin.random_state,
             "metric": "euclidean",  # scanpy needs a known one, and uses it only to lay out groups
             "use_rep": "X",
-            "distances": slot,
+            "distances": slots.distances_key(key),
         },
     }
-    return {
-        "obs": {proved_key(key): near.proved},
-        "obsp": {distances_key: near.graph, connectivities_key: weights},
-        "varp": {} if origin.own_genes else {slot: features},
-        "uns": {key: stored, neighbors_key: described},
-    }
-
-
-def write(adata: AnnData, written: dict[str, dict[str, Any]]) -> None:
-    """Assign what :func:`to_slots` returned."""
-    for where, items in written.items():
-        for name, value in items.items():
-            getattr(adata, where)[name] = value
+    return written
 
 
 def graph(adata: AnnData, stored: dict[str, Any], key: str) -> sparse.csr_matrix:
@@ -171,7 +138,7 @@ def labels_of_landmarks(adata: AnnData, labels: ExtensionArray, key: str) -> Ext
     return labels[rows]
 
 
-def read_landmarks(stored: dict[str, Any], genes: list[str]) -> Landmarks:
+def read_landmarks(stored: dict[str, Any], genes: list[str]) -> Named:
     """The data that were learned from, as :func:`to_slots` stored them."""
     cells = sparse.csr_array(stored["landmarks"]["data"])
     names = [str(name) for name in stored["landmarks"]["names"]]
@@ -180,30 +147,58 @@ def read_landmarks(stored: dict[str, Any], genes: list[str]) -> Landmarks:
             f"The AnnData has {len(genes)} genes, but its landmarks have {cells.shape[1]}: genes "
             "have changed since. Learn again."
         )
-    return Landmarks(cells, names, genes)
+    return Named(cells, names, genes)
 
 
-def read_rows(data: Any, rows: Index) -> sparse.csr_array:
-    """Some rows of the matrix of an AnnData, which may be on the disk."""
-    source = as_rows(data)
-    matrix = read_matrix(data, "X") if source is None else source
-    return sparse.csr_array(matrix[np.asarray(rows)])
+def fuzzy_connectivities(index: Index, near: Matrix) -> sparse.csr_matrix:
+    """Symmetric weights in (0, 1] of all pairs of neighbors, single precision, (n, n).
+
+    ``index`` and ``near`` are the k neighbors of each sample and their distances, the nearest
+    first, without the sample itself. A neighbor at distance d has the weight
+    exp(-max(0, d - r) / s), where r is the smallest positive distance of the sample, and s is such
+    that the weights of its neighbors sum to log2(k + 1). Weights p and q of the two directions of
+    an edge become p + q - p q. These are the connectivities of ``sc.pp.neighbors``.
+    """
+    n, k = index.shape
+    near = near.astype(np.float32)
+    mean = float(near.sum(dtype=np.float64)) / (n * (k + 1))  # UMAP counts the sample itself
+    weights = np.empty((n, k), np.float32)
+    for start in range(0, n, BLOCK):
+        part = near[start : start + BLOCK].astype(np.float64)
+        positive = np.where(part > 0.0, part, np.inf)
+        nearest = positive.min(axis=1)
+        nearest = np.where(np.isfinite(nearest), nearest, 0.0)
+        beyond = np.maximum(part - nearest[:, None], 0.0)
+        widths = _bandwidths(beyond, np.log2(k + 1))
+        own = part.sum(axis=1) / (k + 1)
+        widths = np.maximum(widths, NARROWEST * np.where(nearest > 0.0, own, mean))
+        share = np.divide(
+            beyond, widths[:, None], out=np.zeros_like(beyond), where=widths[:, None] > 0.0
+        )
+        weights[start : start + BLOCK] = np.exp(-share)
+    starts = np.arange(0, n * k + 1, k)
+    graph = sparse.csr_matrix((weights.ravel(), index.ravel(), starts), shape=(n, n))
+    back = graph.T.tocsr()
+    joined = (graph + back - graph.multiply(back)).tocsr()
+    joined.eliminate_zeros()
+    joined.sort_indices()
+    return joined
 
 
-def chunks(data: Any) -> Iterator[tuple[slice, Any]]:
-    """The matrix of an AnnData in parts, each with the slice of its rows."""
-    source = as_rows(data)
-    matrix = read_matrix(data, "X") if source is None else source
-    for start in range(0, matrix.shape[0], CHUNK):
-        rows = slice(start, min(start + CHUNK, matrix.shape[0]))
-        yield rows, matrix[rows]
-
-
-def sum_groups(data: Any, labels: Any) -> tuple[sparse.csr_array, list[str]]:
-    """The sums of cells with the same label, and these labels; cells without one are left out."""
-    names, groups = groups_of(labels)
-    total: Any = sparse.csr_array((len(names), len(data.var_names)))
-    for rows, part in chunks(data):
-        members = indicators(groups[rows], len(names))
-        total = total + members @ sparse.csr_array(part, dtype=np.float64)
-    return sparse.csr_array(total), list(names)
+def _bandwidths(beyond: Matrix, target: float) -> Vector:
+    """For each row, the s for which the sum of exp(-beyond / s) is ``target``, by bisection."""
+    low, high = np.zeros(len(beyond)), np.full(len(beyond), np.inf)
+    widths, open_rows = np.ones(len(beyond)), np.arange(len(beyond))
+    for _ in range(STEPS):
+        sums = np.exp(-beyond[open_rows] / widths[open_rows, None]).sum(axis=1)
+        left = np.abs(sums - target) >= CLOSE
+        open_rows, wide = open_rows[left], (sums > target)[left]
+        if not len(open_rows):
+            break
+        high[open_rows[wide]] = widths[open_rows[wide]]
+        low[open_rows[~wide]] = widths[open_rows[~wide]]
+        bounded = np.isfinite(high[open_rows])
+        widths[open_rows] = np.where(
+            bounded, (low[open_rows] + high[open_rows]) / 2.0, 2.0 * widths[open_rows]
+        )
+    return widths

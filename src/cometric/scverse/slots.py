@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +16,21 @@ from cometric.certificates.certificate import Certificate
 from cometric.certificates.diagnosis import Diagnosis
 from cometric.certificates.lifting import LiftCheck
 from cometric.choosing.choice import Choice
+from cometric.core.arguments import suggestion
 from cometric.core.counts import are_logarithms, is_whole
 from cometric.core.digest import digest, fingerprint
 from cometric.core.histograms import Side
+from cometric.core.inputs import BadData, Fault
 from cometric.core.nearest import nearest, nearest_stored, neighbor_matrix
 from cometric.core.text import storable
 from cometric.core.types import Matrix, Record
 from cometric.core.warn import warn
+from cometric.files.rows import Named, check_choice
+from cometric.running.run import MANY
 
 if TYPE_CHECKING:
     from anndata import AnnData
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 MAX_DENSE = 10_000
 """Up to this many cells (or genes) all distances are stored; 10,000 take 0.8 GB."""
@@ -35,6 +40,8 @@ NEIGHBORS_STORED = 100
 
 COUNTS, X = "counts", "X"
 """The layer that has counts by convention, and the name that stands for ``.X``."""
+
+SCALED = " Learn before scaling, or keep a copy of the data in a layer."
 
 HISTOGRAMS = ("normalization_steps", "smoothing", "drop_empty")
 """Options of ``learn`` that determine the histograms."""
@@ -47,11 +54,6 @@ class NotStored(KeyError):
 def distances_key(key: str) -> str:
     """The name of both distance matrices, in ``obsp`` and in ``varp``."""
     return f"{key}_distances"
-
-
-def choice_key(key: str) -> str:
-    """The name of a comparison of settings, in ``uns``."""
-    return f"{key}_choice"
 
 
 def check_key(key: Any) -> None:
@@ -83,9 +85,22 @@ def check_groups(where: str, table: DataFrame, name: str) -> None:
         )
 
 
+def column(argument: str, name: Any, table: DataFrame, where: str, groups: bool = True) -> Series:
+    """A column of a table, which messages call ``where``; of labels if ``groups``."""
+    check_name(argument, name)
+    if name not in table:
+        raise ValueError(
+            f"`{argument}` is {name!r}; `{where}` has {list(table)}.{suggestion(name, table)}"
+        )
+    if groups:
+        check_groups(where.partition(".")[2], table, name)
+    return table[name]
+
+
 def check_copy(adata: AnnData, copy: bool, name: str = "adata") -> None:
     """Raise if a copy of a backed AnnData is requested."""
-    if copy and getattr(adata, "isbacked", False):
+    check_is_anndata(adata, name)
+    if copy and adata.isbacked:
         raise ValueError(f"`copy` is True, but `{name}` is backed. Pass `copy=False`.")
 
 
@@ -108,43 +123,84 @@ def table(adata: AnnData, of: str, key: str) -> tuple[DataFrame, str]:
     return (adata.raw.var, "raw.var") if raw else (adata.var, "var")
 
 
-def source_of(adata: AnnData, layer: str | None, use_raw: bool) -> str | None:
-    """The layer to learn from: as passed, or "counts" if ``X`` has their logarithms.
+def unwrap(
+    adata: AnnData, layer: str | None, use_raw: bool, copy: bool = False
+) -> tuple[Any, dict[str, Any]]:
+    """The data to learn from, as :func:`matrix`, and ``params``: the layer and ``use_raw``.
 
-    Distances learned from counts are better than those from their logarithms (docs/choosing.md).
+    If ``X`` has logarithms of the layer "counts", that layer is used: distances learned from counts
+    are better than those from their logarithms (docs/choosing.md).
     """
-    check_is_anndata(adata)
-    if layer is not None or use_raw or COUNTS not in adata.layers:
-        return None if layer == X and X not in adata.layers else layer
-    if not is_whole(adata.layers[COUNTS]) or not are_logarithms(adata):
-        return None
-    warn(f"Using the counts in `.layers[{COUNTS!r}]`; pass `layer={X!r}` for `.X`.")
-    return COUNTS
+    check_copy(adata, copy)
+    if layer is None and not use_raw and COUNTS in adata.layers:
+        if is_whole(adata.layers[COUNTS]) and are_logarithms(adata):
+            warn(f"Using the counts in `.layers[{COUNTS!r}]`; pass `layer={X!r}` for `.X`.")
+            layer = COUNTS
+    elif layer == X and X not in adata.layers:
+        layer = None
+    data = matrix(adata, layer=layer, use_raw=use_raw)
+    return data, {"layer": layer, "use_raw": use_raw}
 
 
 def matrix(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> Any:
-    """The data to learn from: something with ``X``, ``obs_names`` and ``var_names``."""
+    """Some data of an AnnData: something with ``X``, ``obs_names`` and ``var_names``."""
     check_is_anndata(adata)
-    if layer is not None and use_raw:
-        raise ValueError("`layer` and `use_raw` exclude one another; pass one of them.")
-    if use_raw:
-        if adata.raw is None:
-            raise ValueError("`use_raw` is True, but `.raw` is None. Leave out `use_raw`.")
-        return adata.raw
-    if layer is None:
-        if adata.X is None:
-            layers = list(adata.layers)
-            way = f"Pass `layer`, one of {layers}." if layers else "Set it, or add a layer."
-            raise ValueError(f"`.X` is None. {way}")
-        return adata
     layers = [name for name in adata.layers if name is not None]  # anndata 0.13 lists X as None
-    if not layers:
-        raise ValueError(f"`layer` is {layer!r}, but there are no layers. Leave out `layer`.")
-    if layer not in layers:
-        raise ValueError(f"`layer` is {layer!r}; `.layers` has {layers}.")
-    from anndata import AnnData
+    if use_raw or layer is not None:
+        check_choice(layer, use_raw, layers, adata.raw is not None)
+        if use_raw:
+            return adata.raw
+        return Named(adata.layers[layer], adata.obs_names, adata.var_names)
+    if adata.X is None:
+        way = f"Pass `layer`, one of {layers}." if layers else "Set it, or add a layer."
+        raise ValueError(f"`.X` is None. {way}")
+    return adata
 
-    return AnnData(adata.layers[layer], obs=adata.obs[[]], var=adata.var[[]])
+
+def learned_from(adata: AnnData, key: str) -> Any:
+    """The data that stored metrics were learned from, as :func:`matrix`; landmarks are a part."""
+    params = read(adata, key)["params"]
+    return matrix(adata, layer=params.get("layer"), use_raw=bool(params["use_raw"]))
+
+
+@contextmanager
+def advising(adata: AnnData, data: Any) -> Iterator[None]:
+    """Add advice to errors about ``data``, which is a part of ``adata``."""
+    try:
+        yield
+    except BadData as error:
+        advice = first_names(error, data)
+        if error.fault is Fault.NEGATIVE and data is adata:
+            advice += unscaled(adata) or SCALED
+        elif error.fault is Fault.EMPTY and error.row is not None:
+            advice += " In scanpy: `sc.pp.filter_cells(adata, min_genes=1)`."
+        elif error.fault is Fault.EMPTY:
+            advice += " In scanpy: `sc.pp.filter_genes(adata, min_cells=1)`."
+            if data.shape[1] >= MANY:
+                advice += (
+                    f" All {data.shape[1]:,} genes take {8e-9 * data.shape[1] ** 2:.1f} GB a "
+                    "matrix: select the variable ones, by `sc.pp.highly_variable_genes(adata)` "
+                    "after `sc.pp.log1p`, and pass `adata[:, adata.var.highly_variable]`."
+                )
+        raise ValueError(f"{error}{advice}") from error
+
+
+def first_names(error: BadData, data: Any) -> str:
+    """The names of the first faulty row and column, unless the message has them."""
+    if error.label is not None:
+        return ""
+    rows = [] if error.row is None else [data.obs_names[error.row]]
+    columns = [] if error.column is None else [data.var_names[error.column]]
+    return f" The first is {', '.join(map(repr, rows + columns))}."
+
+
+def unscaled(data: Any) -> str:
+    """A hint at other data, which may not be scaled, if this is an AnnData that has some."""
+    if not hasattr(data, "layers"):
+        return ""
+    places = [f"`layer={name!r}`" for name in data.layers if name is not None]
+    places += ["`use_raw=True`"] if data.raw is not None else []
+    return f" Other data are there: pass {' or '.join(places)}." if places else ""
 
 
 def given_metric(adata: AnnData, side: str, key: str, use_raw: bool) -> Any:
@@ -170,30 +226,40 @@ def store(
     options: dict[str, Any],
     certificate: Certificate | Diagnosis | LiftCheck | None = None,
     max_dense: int = MAX_DENSE,
-    n_neighbors: int = NEIGHBORS_STORED,
 ) -> None:
     """Write ``result`` to ``obsp``, ``varp`` and ``uns``, in types that h5ad files can hold."""
-    limits = max_dense, n_neighbors
-    stored = describe(result, key, source=source, options=options)
+    genes = None
+    if source["use_raw"] and not adata.raw.var_names.equals(adata.var_names):
+        genes = adata.raw.var_names
+        adata.varp.pop(distances_key(key), None)
+    written = to_slots(result, key, source, options, genes, max_dense)
     if certificate is not None:
-        stored["certificate"] = {**_plain(asdict(certificate)), "text": str(certificate)}
-    samples = stored_distances("cells", result.problem.samples, result.samples, *limits)
-    adata.obsp[distances_key(key)] = samples
-    features = stored_distances("genes", result.problem.features, result.features, *limits)
-    store_features(adata, features, key, stored, bool(source.get("use_raw")))
-    adata.uns[key] = stored
+        stored = {**_plain(asdict(certificate)), "text": str(certificate)}
+        written["uns"][key]["certificate"] = stored
+    samples = _stored_distances("cells", result.problem.samples, result.samples, max_dense)
+    written["obsp"] = {distances_key(key): samples}
+    write(adata, written)
 
 
-def describe(
-    result: Result, key: str, *, source: dict[str, Any], options: dict[str, Any]
-) -> dict[str, Any]:
-    """The entries of ``uns[key]`` for a result, except distances."""
+def to_slots(
+    result: Result,
+    key: str,
+    source: dict[str, Any],
+    options: dict[str, Any],
+    genes: Iterable[str] | None,
+    max_dense: int = MAX_DENSE,
+) -> dict[str, dict[str, Any]]:
+    """What is written of a result, by slot, but for the distances between cells.
+
+    ``genes`` are the names of those in raw, if ``X`` has others: ``varp`` cannot hold them.
+    """
     import pandas as pd
 
     used = {name: options[name] for name in HISTOGRAMS if name in options}
     used |= {"fixed": result.problem.fixed} if result.problem.fixed else {}
     params = {**result.parameters.to_json(), **source, **used}
-    return {
+    features = _stored_distances("genes", result.problem.features, result.features, max_dense)
+    stored = {
         "params": {name: value for name, value in params.items() if value is not None},
         "distances_key": distances_key(key),
         "values": np.array(result.values),
@@ -206,21 +272,17 @@ def describe(
         "history": pd.DataFrame(result.history, columns=list(Record._fields)),
         "fingerprint": fingerprint(result.problem),
     }
+    if genes is None:
+        return {"varp": {distances_key(key): features}, "uns": {key: stored}}
+    stored["features"] = {"names": np.array(list(genes), dtype=object), "distances": features}
+    return {"varp": {}, "uns": {key: stored}}
 
 
-def store_features(
-    adata: AnnData, features: Any, key: str, stored: dict[str, Any], use_raw: bool
-) -> None:
-    """Write the distances between genes to ``varp``, or to ``stored`` if raw has other genes."""
-    slot = distances_key(key)
-    if use_raw and not adata.raw.var_names.equals(adata.var_names):
-        stored["features"] = {
-            "names": adata.raw.var_names.to_numpy(dtype=object),
-            "distances": features,
-        }
-        adata.varp.pop(slot, None)
-    else:
-        adata.varp[slot] = features
+def write(adata: AnnData, written: dict[str, dict[str, Any]]) -> None:
+    """Assign values by slot and name."""
+    for where, items in written.items():
+        for name, value in items.items():
+            getattr(adata, where)[name] = value
 
 
 def store_choice(adata: AnnData, choice: Choice, key: str, source: dict[str, Any]) -> None:
@@ -234,10 +296,13 @@ def store_choice(adata: AnnData, choice: Choice, key: str, source: dict[str, Any
         "n_neighbors": choice.n_neighbors,
         **source,
     }
-    adata.uns[choice_key(key)] = {
+    adata.uns[f"{key}_choice"] = {
         "table": pd.DataFrame(list(choice.table)).set_index("name"),
         "best": choice.best,
-        "settings": {name: _storable_option(value) for name, value in choice.settings.items()},
+        "settings": {
+            name: value if isinstance(value, bool | int | float | str) else str(value)
+            for name, value in choice.settings.items()
+        },
         "picked": choice.picked or "",
         "advice": choice.advice,
         "params": {name: value for name, value in params.items() if value is not None},
@@ -256,25 +321,14 @@ def read(adata: AnnData, key: str) -> dict[str, Any]:
     return stored
 
 
-def places(adata: AnnData, key: str) -> str:
-    """The slots that were written, for a log."""
-    slot = distances_key(key)
-    features = f"uns[{key!r}]['features']" if "features" in adata.uns[key] else f"varp[{slot!r}]"
-    return f"obsp[{slot!r}], {features}, uns[{key!r}]"
-
-
 def checksum(result: Result) -> str:
     """A checksum of the distances between genes, and of the data they were learned from."""
-    return digest(
-        {
-            "data": np.array(fingerprint(result.problem)),
-            "distances": np.asarray(result.features),
-        }
-    )
+    data = np.array(fingerprint(result.problem))
+    return digest({"data": data, "distances": np.asarray(result.features)})
 
 
-def stored_distances(
-    items: str, side: Side, distances: Matrix, max_dense: int, n_neighbors: int
+def _stored_distances(
+    items: str, side: Side, distances: Matrix, max_dense: int
 ) -> Matrix | sparse.csr_matrix:
     """The matrix to store: NaN for dropped items, sparse above ``max_dense``."""
     distances = np.asarray(distances)
@@ -285,16 +339,15 @@ def stored_distances(
     n = len(distances)
     if n <= max_dense:
         return distances
+    count = min(NEIGHBORS_STORED, n - 1)
     warn(
-        f"{n} {items} are more than `max_dense` = {max_dense}: only the distances to the "
-        f"{min(n_neighbors, n - 1)} nearest are stored, as a sparse graph."
+        f"{n} {items} are more than `max_dense` = {max_dense}: only the distances to the {count} "
+        "nearest are stored, as a sparse graph."
     )
-    return neighbor_matrix(*nearest(distances, min(n_neighbors, n - 1), skip_self=True), n)
+    return neighbor_matrix(*nearest(distances, count, skip_self=True), n)
 
 
-def nearest_cells(
-    adata: AnnData, distances: Any, count: int, key: str
-) -> tuple[np.ndarray, np.ndarray]:
+def nearest_cells(distances: Any, count: int, key: str) -> tuple[np.ndarray, np.ndarray]:
     """Indices and distances of the ``count`` nearest cells, from a full matrix or a graph."""
     values = distances.data if sparse.issparse(distances) else distances
     if np.isnan(values).any():
@@ -307,20 +360,11 @@ def nearest_cells(
         return nearest(distances, count, skip_self=True)
     sizes = np.diff(distances.indptr)
     if sizes.min() < count:
-        more = (
-            ", or run `landmarks` with a larger `n_neighbors`"
-            if "landmarks" in read(adata, key)
-            else ", or learn with a larger `n_neighbors` or `max_dense`"
-        )
         raise ValueError(
             f"`n_neighbors` is {count + 1}, but only the {sizes.min()} nearest of each cell are "
-            f"stored. Pass fewer{more}."
+            "stored. Pass fewer, or run `landmarks` with a larger `n_neighbors`."
         )
     return nearest_stored(distances, count)
-
-
-def _storable_option(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -1,29 +1,30 @@
-"""Tools: learn both metrics of an AnnData, choose settings, modules, new cells and their labels."""
+"""Tools: learn both metrics of an AnnData, choose settings, find modules of genes."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-import cometric.answers.transfer
+import numpy as np
+
 import cometric.choosing.comparison
 import cometric.running.learning
-from cometric.core.arguments import check_count, check_number, check_options, check_side
-from cometric.core.inputs import BadData
-from cometric.core.matching import NothingInCommon
-from cometric.core.nearest import check_neighbors, default_neighbors
-from cometric.large.neighbors import has_bounds, nearest_known
+from cometric.answers.groups import Ranked
+from cometric.answers.groups import rank_features as ranked_features
+from cometric.answers.modules import BACKGROUND, Modules
+from cometric.answers.modules import modules as find_modules
+from cometric.core.arguments import check_number
+from cometric.core.nearest import check_neighborhood
+from cometric.files.rows import rows_of
+from cometric.large.landmarks import learn_landmarks
 from cometric.running.settings import AUTO
-from cometric.scverse import get, placing, slots
-from cometric.scverse.advice import advising
-from cometric.scverse.tl_landmarks import landmarks
-from cometric.scverse.tl_modules import modules, rank_features
+from cometric.scverse import get, sketches, slots
+from cometric.scverse.tl_mapping import transfer_labels, transform
 
 if TYPE_CHECKING:
     from anndata import AnnData
+    from pandas import DataFrame
 
     from cometric.choosing.choice import Choice
 
@@ -42,9 +43,6 @@ def __dir__() -> list[str]:
     return __all__
 
 
-log = logging.getLogger(__name__)
-
-
 def learn(
     adata: AnnData,
     eps: float | str = AUTO,
@@ -55,7 +53,6 @@ def learn(
     key_added: str = "cometric",
     certify: bool = False,
     max_dense: int = slots.MAX_DENSE,
-    n_neighbors: int = slots.NEIGHBORS_STORED,
     copy: bool = False,
     **options: Any,
 ) -> AnnData | None:
@@ -65,8 +62,6 @@ def learn(
     ----------
     adata
         Nonnegative data, cells by genes: counts, or their logarithms ``log1p``.
-    eps, tau
-        Entropic regularization and weight of the norm, see :func:`cometric.learn`.
     layer, use_raw
         Learn from ``adata.layers[layer]`` or ``adata.raw``. By default from ``adata.X``,
         as with ``layer="X"``; but if it holds logarithms of counts, and ``layers["counts"]`` whole
@@ -75,13 +70,13 @@ def learn(
         The name under which results are stored.
     certify
         Also store a certificate; takes a few more transport sweeps.
-    max_dense, n_neighbors
-        Above ``max_dense`` cells (or genes) only the distances to the ``n_neighbors`` nearest are
-        stored, as a sparse graph, with a warning.
+    max_dense
+        Above this number of cells (or genes) only the distances to the 100 nearest are stored, as a
+        sparse graph, with a warning.
     copy
         Return a copy rather than writing to ``adata``.
-    options
-        All other options of :func:`cometric.learn`. Cells and genes without counts, common after
+    eps, tau, options
+        The options of :func:`cometric.learn`. Cells and genes without counts, common after
         subsampling, are an error unless ``drop_empty=True``; their distances are then NaN. A
         metric that is given, ``features`` or ``samples``, may be the name of an array in ``varp``
         or ``obsp``.
@@ -103,30 +98,24 @@ def learn(
     """
     slots.check_key(key_added)
     check_number("max_dense", max_dense)
-    check_count("n_neighbors", n_neighbors)
-    check_options(options, signature(cometric.running.learning.learn).parameters, "learn")
-    slots.check_copy(adata, copy)
-    layer = slots.source_of(adata, layer, use_raw)
-    data = slots.matrix(adata, layer=layer, use_raw=use_raw)
+    data, source = slots.unwrap(adata, layer, use_raw, copy)
     given = {
         side: slots.given_metric(adata, side, options[side], use_raw)
         for side in ("samples", "features")
         if isinstance(options.get(side), str)
     }
-    with advising(adata, data):
+    with slots.advising(adata, data):
         result = cometric.running.learning.learn(data, eps, tau, **options | given)
     adata = adata.copy() if copy else adata
     slots.store(
         adata,
         result,
         key_added,
-        source={"layer": layer, "use_raw": use_raw},
+        source=source,
         options=options,
         certificate=result.certify(options.get("n_threads")) if certify else None,
         max_dense=max_dense,
-        n_neighbors=n_neighbors,
     )
-    log.info("added %s", slots.places(adata, key_added))
     return adata if copy else None
 
 
@@ -143,16 +132,12 @@ def choose(
 
     Parameters
     ----------
-    adata
-        Nonnegative data, cells by genes: counts, or their logarithms ``log1p``.
-    candidates
-        Options of :func:`learn` by name, see :func:`cometric.choose`.
-    layer, use_raw
+    adata, layer, use_raw
         As for :func:`learn`.
     key_added
         The comparison is stored under this name with ``_choice`` added.
-    options
-        All other options of :func:`cometric.choose`.
+    candidates, options
+        The options of :func:`cometric.choose`.
 
     Returns
     -------
@@ -164,171 +149,205 @@ def choose(
         ``params``.
     """
     slots.check_key(key_added)
-    check_options(options, signature(cometric.choosing.comparison.choose).parameters, "choose")
-    layer = slots.source_of(adata, layer, use_raw)
-    data = slots.matrix(adata, layer=layer, use_raw=use_raw)
-    with advising(adata, data):
+    data, source = slots.unwrap(adata, layer, use_raw)
+    with slots.advising(adata, data):
         choice = cometric.choosing.comparison.choose(data, candidates, **options)
-    source = "use_raw=True" if use_raw else f"{layer=}" if layer is not None else ""
-    choice = replace(choice, call=f"cms.tl.learn(adata{', ' * bool(source)}{source})")
-    slots.store_choice(adata, choice, key_added, {"layer": layer, "use_raw": use_raw})
-    log.info("added uns[%r]", slots.choice_key(key_added))
+    words = "".join(f", {name}={value!r}" for name, value in source.items() if value)
+    choice = replace(choice, call=f"cms.tl.learn(adata{words})")
+    slots.store_choice(adata, choice, key_added, source)
     return choice
 
 
-def transform(
-    new: AnnData,
-    reference: AnnData,
-    of: str = "samples",
+def landmarks(
+    adata: AnnData,
+    n_landmarks: int | str | None = None,
     *,
-    n_neighbors: int | None = 15,
+    n_neighbors: int = 15,
     layer: str | None = None,
-    use_raw: bool | None = None,
-    key: str = "cometric",
+    use_raw: bool = False,
+    key_added: str = "cometric",
+    neighbors_key: str = "neighbors",
+    random_state: int | None = 0,
     copy: bool = False,
     **options: Any,
 ) -> AnnData | None:
-    """Distances of the cells of ``new`` to those of ``reference``, under its learned metrics.
+    """Learn from some cells, and find the neighbors of all: for data too large for :func:`learn`.
+
+    Then ``sc.tl.umap``, ``sc.tl.leiden`` and the rest of scanpy can be used directly, and so can
+    :func:`modules`, :func:`rank_features`, :func:`transform` and :func:`transfer_labels`, where
+    the landmarks are the reference.
 
     Parameters
     ----------
-    new
-        New cells. Genes are matched by name, in any order: learned genes that ``new``
-        lacks count as zero, genes that were not learned are ignored, with a warning.
-    reference
-        Data with metrics from :func:`learn` or :func:`landmarks`; they do not change.
-    of
-        "samples" for new cells; "features" for new genes, measured in the cells of ``reference``:
-        cells are then matched by name.
+    adata
+        Nonnegative data, cells by genes: counts, or their logarithms ``log1p``. It may be backed
+        (``anndata.read_h5ad(path, backed="r")``) or lazy, and is then read in parts.
+    n_landmarks
+        The number of cells to learn from, by default that of :func:`cometric.learn_landmarks`; or
+        a column of ``obs``, to learn from the sums of the cells with the same label (metacells).
+        Cells whose label is missing are in none of them, but have neighbors like all others.
     n_neighbors
-        Number of nearest cells of the reference whose distances are stored; None for all, as a
-        dense matrix.
-    layer, use_raw
-        Use ``new.layers[layer]`` or ``new.raw``; ``use_raw=False`` alone means ``new.X``. By
-        default those that the reference was learned from.
-    key
-        The ``key_added`` of :func:`learn`; also the prefix of what is written.
-    copy
-        Return a copy rather than writing to ``new``.
-    options
-        ``device``, ``n_threads`` and ``progress``, see :meth:`cometric.Result.transform`.
+        Size of a neighborhood, the cell itself included, as scanpy counts.
+    neighbors_key
+        The name in ``uns`` under which scanpy finds the graph, the ``key_added`` of
+        ``sc.pp.neighbors``.
+    layer, use_raw, key_added, copy
+        As for :func:`learn`.
+    random_state, options
+        The options of :func:`cometric.learn_landmarks`, and so of :func:`cometric.learn`.
 
     Returns
     -------
-    None, or the copy. Written are, with the default ``key``:
+    None, or the copy. Written are, with the default ``key_added`` and ``neighbors_key``:
 
-    ``obsm["cometric_distances"]``
-        Cells of ``new`` by cells of ``reference`` (after :func:`landmarks`, by landmarks), sparse,
-        the nearest only; ``varm`` for ``of="features"``.
-    ``uns["cometric_transform"]``
-        For "samples" and "features": ``names`` of the reference, ``n_neighbors``, the
-        ``fingerprint`` of the learned data, ``layer`` and ``use_raw`` of ``new``, and a
-        ``checksum`` of the new data and the learned result.
+    ``varp["cometric_distances"]``
+        Distances between genes, as for :func:`learn`.
+    ``obsp["distances"]``
+        Distances of each cell to its ``n_neighbors`` - 1 nearest others, sparse.
+    ``obsp["connectivities"]``
+        Weights of the edges between neighbors, those of ``sc.pp.neighbors``.
+    ``obs["cometric_proved"]``
+        Whether the neighbors of the cell are proved to be the nearest.
+    ``uns["neighbors"]``
+        ``distances_key``, ``connectivities_key`` and ``params``, where scanpy looks for them. With
+        another ``neighbors_key``, say "near", ``uns["near"]``, ``obsp["near_distances"]`` and
+        ``obsp["near_connectivities"]``.
+    ``uns["cometric"]``
+        As for :func:`learn`, of the landmarks; and ``landmarks``, a dictionary: ``names``, ``rows``
+        (their numbers, not for metacells), ``data`` (their counts), ``distances`` (between them),
+        ``recall`` of the neighbors of ``checked`` cells, ``compared`` (distances computed per
+        cell) and the fraction of ``proved`` cells.
     """
-    check_side(of)
-    slots.check_is_anndata(new, "new")
-    slots.check_is_anndata(reference, "reference")
-    slots.check_copy(new, copy, "new")
-    result = get.result(reference, key=key)
-    check_options(options, signature(result.transform).parameters, "transform")
-    device = options.pop("device", "cpu")
-    params = slots.read(reference, key)["params"]
-    if layer is None and use_raw is None:
-        layer, use_raw = placing.default_source(new, params)
-    data = placing.source(new, layer, bool(use_raw), of)
-    try:
-        on_cpu = str(device) == "cpu"
-        if n_neighbors is not None and of == "samples" and has_bounds(result) and on_cpu:
-            distances = nearest_known(result, data, n_neighbors, **options)
-        else:
-            options |= {"of": of, "n_neighbors": n_neighbors, "device": device}
-            distances = result.transform(data, **options)
-    except NothingInCommon as error:
-        hint = placing.other_names(new, reference, result, of)
-        raise ValueError(f"{error}{hint}") from error
-    except BadData as error:
-        raise ValueError(f"{error}{placing.advice(error, data, of)}") from error
-    origin = {
-        "layer": layer,
-        "use_raw": bool(use_raw),
-        "checksum": placing.checksum(data, result, of),
-    }
-    new = new.copy() if copy else new
-    distances = placing.widen(distances, result, of)
-    placing.store(new, distances, reference, key, of, n_neighbors, origin)
-    place = "obsm" if of == "samples" else "varm"
-    log.info("added %s[%r], uns[%r]", place, slots.distances_key(key), placing.transform_key(key))
-    return new if copy else None
+    slots.check_key(key_added)
+    slots.check_key(neighbors_key)
+    if neighbors_key == key_added:
+        raise ValueError(f"`neighbors_key` is {neighbors_key!r}, as is `key_added`. Change one.")
+    data, source = slots.unwrap(adata, layer, use_raw, copy)
+    check_neighborhood(n_neighbors, adata.n_obs, "cell")
+    labels = None
+    if isinstance(n_landmarks, str):
+        labels, n_landmarks = slots.column("n_landmarks", n_landmarks, adata.obs, "adata.obs"), None
+    with slots.advising(adata, data):
+        sketch = learn_landmarks(
+            data,
+            labels,
+            n_neighbors - 1,
+            n_landmarks=n_landmarks,
+            random_state=random_state,
+            **options,
+        )
+    adata = adata.copy() if copy else adata
+    own_genes = use_raw and not adata.raw.var_names.equals(adata.var_names)
+    origin = sketches.Origin(data, source, options, n_neighbors, random_state, own_genes)
+    slots.write(adata, sketches.to_slots(sketch, origin, key_added, neighbors_key))
+    return adata if copy else None
 
 
-def transfer_labels(
-    new: AnnData,
-    reference: AnnData,
-    label: str,
-    of: str = "samples",
-    *,
-    n_neighbors: int | None = None,
-    key: str = "cometric",
-    key_added: str | None = None,
-    copy: bool = False,
-    **options: Any,
-) -> AnnData | None:
-    """Labels for the cells of ``new``, by a vote of their nearest cells of ``reference``.
+def modules(
+    adata: AnnData, *, key: str = "cometric", key_added: str = "cometric_modules", **options: Any
+) -> Modules:
+    """Modules of genes near one another, and the score of each cell for each module.
 
     Parameters
     ----------
-    new, reference, of, key, copy
-        As for :func:`transform`, which is called unless ``new`` already has these distances, and
-        its data, the names of its genes and the learned metric are unchanged since.
-    label
-        A column of ``reference.obs`` (of ``reference.var`` for ``of="features"``). Cells without a
-        label there vote for none, which lowers the confidence near them.
-    n_neighbors
-        Number of cells that vote, see :func:`cometric.transfer_labels`: by default 15, or all
-        others of a small reference.
+    adata, key
+        Data with metrics of :func:`learn` or :func:`landmarks`, and their ``key_added``.
     key_added
-        Name of the column to write; by default ``key`` and ``label``, "cometric_cell_type".
+        The name under which modules are stored.
     options
-        ``layer``, ``use_raw``, ``device``, ``n_threads`` and ``progress`` of :func:`transform`.
+        The options of :func:`cometric.modules` but ``of``.
 
     Returns
     -------
-    None, or the copy. Beside what :func:`transform` writes, with the label "cell_type":
+    The :class:`cometric.Modules`, for ``enrichment``, ``table`` and ``merge``. Written are, with
+    the default ``key_added``:
 
-    ``obs["cometric_cell_type"]``
-        The labels, with the categories of the reference.
-    ``obs["cometric_cell_type_confidence"]``
-        Probability that the label is right, estimated by leaving out each cell of the reference.
-    ``obs["cometric_cell_type_novelty"]``
-        Near 1 for cells unlike all those of the reference, whatever their confidence; see
-        :class:`cometric.Transfer`.
-    ``uns["cometric_cell_type_colors"]``
-        The colors of the reference, if it has some.
+    ``obsm["cometric_modules"]``
+        The score of each cell for each module, a table.
+    ``var["cometric_modules"]``
+        The module of each gene: "0", "1" and so on, or "background". Where the metrics come from
+        ``adata.raw`` and that has other genes, the column is in the table ``genes`` in ``uns``.
+    ``uns["cometric_modules"]``
+        ``names`` of the modules, ``genes``, a table: ``module`` and ``coherence`` of each gene, and
+        a ``checksum`` of the metric.
     """
-    check_side(of)
-    slots.check_name("label", label)
-    name = f"{key}_{label}" if key_added is None else key_added
-    slots.check_key(name)
-    slots.check_is_anndata(new, "new")
-    slots.check_is_anndata(reference, "reference")
-    slots.check_copy(new, copy, "new")
-    result = get.result(reference, key=key)
-    labels = placing.labels(reference, label, key, of)
-    kept = getattr(result.problem, of).kept
-    n_neighbors = default_neighbors(n_neighbors, int(kept.sum()) - 1)
-    check_neighbors(n_neighbors, int(kept.sum()) - 1)
-    new = new.copy() if copy else new
-    chosen = options.get("layer") is not None or options.get("use_raw") is not None
-    if chosen or placing.stored(new, result, key, of, n_neighbors) is None:
-        transform(new, reference, of, n_neighbors=n_neighbors, key=key, **options)
-    distances = (new.obsm if of == "samples" else new.varm)[slots.distances_key(key)]
-    answer = cometric.answers.transfer.transfer_labels(
-        distances[:, kept],
-        labels[kept].astype(object),
-        n_neighbors,
-        within=getattr(result, of),
+    import pandas as pd
+
+    slots.check_key(key_added)
+    if "of" in options:
+        raise ValueError("`of` is not an option here: modules are those of the genes.")
+    result = get.result(adata, key=key)
+    found = find_modules(result, **options)
+    columns = [f"module_{g}" for g in range(len(found))]
+    if sketches.has_landmarks(adata, key):
+        chunks = rows_of(slots.learned_from(adata, key)).chunks()
+        scores = np.concatenate([found.scores(chunk) for chunk in chunks])  # of all cells
+    else:
+        kept = result.problem.samples.kept
+        scores = np.full((len(kept), len(found)), np.nan)
+        scores[kept] = found.scores()
+    kept = result.problem.features.kept
+    labels = np.array(["background"] * len(kept), dtype=object)
+    labels[kept] = [str(g) if g != BACKGROUND else "background" for g in found.labels]
+    coherence = np.full(len(kept), np.nan)
+    coherence[kept] = found.coherence
+    kinds = [*map(str, range(len(found))), "background"]
+    genes = pd.DataFrame(
+        {"module": pd.Categorical(labels, kinds), "coherence": coherence},
+        index=get.names(adata, "features", key=key),
     )
-    placing.store_labels(new, answer, labels, name, of)
-    if of == "samples" and f"{label}_colors" in reference.uns:
-        new.uns[f"{name}_colors"] = reference.uns[f"{label}_colors"].copy()
-    return new if copy else None
+    adata.obsm[key_added] = pd.DataFrame(scores, adata.obs_names, columns)
+    adata.uns[key_added] = {
+        "names": np.array(found.names, dtype=object),
+        "genes": genes,
+        "checksum": slots.checksum(result),
+    }
+    if "features" not in slots.read(adata, key):
+        adata.var[key_added] = genes["module"].array
+    return found
+
+
+def rank_features(
+    adata: AnnData,
+    groupby: str,
+    *,
+    n_features: int | None = 20,
+    key: str = "cometric",
+    key_added: str = "cometric_ranks",
+    **options: Any,
+) -> DataFrame:
+    """The genes nearest to each group of cells, see :func:`cometric.rank_features`.
+
+    Parameters
+    ----------
+    adata, key
+        As for :func:`modules`.
+    groupby
+        Column of ``obs``, such as clusters or cell types. After :func:`landmarks`, groups consist
+        of landmarks only, with a warning about groups without any. Cells without a label (NaN) are
+        left out.
+    key_added
+        The name under which the table is stored.
+    n_features, options
+        The options of :func:`cometric.rank_features`.
+
+    Returns
+    -------
+    A table, also written to ``uns["cometric_ranks"]``: ``group``, ``feature``, ``distance``,
+    ``times`` (mean share in the group over that in the rest, shrunk toward 1), ``inside`` and
+    ``outside`` (both shares).
+    """
+    import pandas as pd
+
+    slots.check_key(key_added)
+    slots.check_is_anndata(adata)
+    column = slots.column("groupby", groupby, adata.obs, "adata.obs")
+    result = get.result(adata, key=key)
+    labels = column.array  # keeps the order of categories
+    if sketches.has_landmarks(adata, key):
+        labels = sketches.labels_of_landmarks(adata, labels, key)
+    labels = labels[result.problem.samples.kept]
+    rows = ranked_features(result, labels, n_features=n_features, **options)
+    table = pd.DataFrame(rows, columns=list(Ranked._fields))
+    adata.uns[key_added] = table
+    return table

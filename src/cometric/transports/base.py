@@ -21,7 +21,7 @@ from cometric.core.trees import MetricTree
 from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, PlainMap, Vector
 from cometric.machine.devices import free_memory, usable_memory
 from cometric.maps.distributed import ColdMap
-from cometric.solvers.loop import Stage
+from cometric.solvers.loop import Solution, Stage
 from cometric.transports.solving import Solving, Stages
 
 Kind = TypeVar("Kind", bound="Transport")
@@ -112,6 +112,10 @@ class Transport:
     on_clusters: ClassVar[bool] = True  # maps can run on a cluster
     per_bin: ClassVar[float] = 1.0  # what maps store per bin of a pair, in any unit
     per_pair: ClassVar[float] = 0.0  # what they store per pair besides
+    # The matrices that a solve stores, see ``running.run.NEEDS``:
+    history: ClassVar[str] = "accelerated"  # with a solver that stores metrics of earlier steps
+    stores_history: ClassVar[bool] = True  # the default solver does
+    closed_form: ClassVar[bool] = False  # without R, no solver is needed
 
     def lift(self, hist: Histograms, resources: Resources) -> DistanceMap:
         """The map from a cost between bins to distances between these histograms."""
@@ -177,11 +181,20 @@ class Transport:
         return "anderson"
 
     def stages(self, run: Solving) -> Stages:
-        """The stages of a solve, by default one; returns the solution with its final status."""
+        """The stages of a solve, by default one; returns the solution with its final status.
+
+        None if the solution has a closed form, transport is plain, and the solver "auto".
+        """
+        if self.closed_form and run.problem.formula.is_plain and run.automatic:
+            return self.closed(run)
         accepts = None if self.monotone else partial(self._has_features, run)
         solution = yield Stage(run.tol, run.max_iter, accepts=accepts)
         solution = yield from run.confirm(solution)
         return run.check_connected(solution)
+
+    def closed(self, run: Solving) -> Solution:
+        """The solution in closed form, if :attr:`closed_form`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `closed`.")
 
     def _has_features(self, run: Solving, now: Iterate) -> bool:
         """Whether the features are those of the samples, on some pairs.
@@ -198,13 +211,6 @@ class Transport:
             R,
         )
         return residual <= max(run.tol, PRODUCTS)
-
-    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        """The matrices that a solve stores, as a key of ``running.run.NEEDS``.
-
-        ``plain`` means a formula without R, ``automatic`` the default solver.
-        """
-        return "accelerated" if keeps_history else "plain"
 
     # ------------------------------------------------------------------------- answers
 

@@ -27,7 +27,7 @@ from cometric.transports.base import (
     without_parameters,
 )
 from cometric.transports.quadratic import KnownForms, QuadraticMap
-from cometric.transports.solving import Solving, Stages
+from cometric.transports.solving import Solving
 
 DETERMINED = 1e-9
 """The closed form counts as non-unique if the gap of singular values is at most this."""
@@ -51,20 +51,14 @@ class Limit(Transport):
     eps: ClassVar[float] = float("inf")
     name: ClassVar[str] = "the linear limit"
     on_clusters: ClassVar[bool] = False
+    history: ClassVar[str] = "linear"
+    closed_form: ClassVar[bool] = True
 
     def lift(self, hist: Histograms, resources: Resources) -> LimitMap:
         return LimitMap(hist)
 
-    def stages(self, run: Solving) -> Stages:
-        """No stage but the closed form, if transport is plain and the solver "auto"."""
-        if run.problem.formula.is_plain and run.automatic:
-            return _closed_form(run)
-        return (yield from super().stages(run))
-
-    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        if plain and automatic:
-            return "closed"
-        return "linear" if keeps_history else "plain"
+    def closed(self, run: Solving) -> Solution:
+        return _closed_form(run)
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
         """The product of the marginals: every bin sends mass to every bin."""

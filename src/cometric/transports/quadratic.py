@@ -14,7 +14,8 @@ from cometric.core.arguments import shown
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.maps.checking import check_cost, check_histograms, check_index, is_positive
+from cometric.maps.checking import check_cost, check_index
+from cometric.maps.sinkhorn_map import is_positive
 from cometric.maps.views import in_parts, squares_of_differences
 from cometric.transports.base import Lifts, Resources, Transport, product_operations
 
@@ -32,7 +33,7 @@ class QuadraticMap(DistanceMap):
     """
 
     def __init__(self, hist: Any) -> None:
-        self._hist = check_histograms(hist)
+        self._hist = hist.rows if isinstance(hist, Histograms) else Histograms.of(hist).rows
         self.shape = self._hist.shape
         self._left_out = int(np.argmax(np.asarray(self._hist.sum(axis=0))))
         self._rest = self.reduced(self._hist)
@@ -189,6 +190,7 @@ class Quadratic(Transport):
     """A quadratic form of the difference of two histograms, computed by matrix products."""
 
     on_clusters: ClassVar[bool] = False
+    history: ClassVar[str] = "linear"
 
     def between(self, phi: QuadraticMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         return phi.between(cost, rows, columns)
@@ -201,9 +203,6 @@ class Quadratic(Transport):
         self, phi: QuadraticMap, cost: Matrix, new: Histograms, known: slice, held: KnownForms
     ) -> Callable[[slice], Matrix]:
         return partial(held.distances, phi)
-
-    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        return "linear" if keeps_history else "plain"
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
         raise NotImplementedError(

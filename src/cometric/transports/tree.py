@@ -14,7 +14,7 @@ from cometric.core.arguments import shown
 from cometric.core.histograms import QUANTUM, Histograms
 from cometric.core.trees import LINKAGES, MetricTree
 from cometric.core.types import Accuracy, Coupled, DistanceMap, Index, Matrix, Status, Vector
-from cometric.kernels import differences, overlaps
+from cometric.kernels import geometry
 from cometric.machine.interruption import is_interruption
 from cometric.maps.checking import check_cost, check_index
 from cometric.solvers.loop import Solution, Stage
@@ -60,6 +60,7 @@ class Tree(Transport):
     linkage: str = "average"
 
     name: ClassVar[str] = "transport along trees"
+    stores_history: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.linkage, str) or self.linkage not in LINKAGES:
@@ -75,9 +76,6 @@ class Tree(Transport):
 
     def default_solver(self, lifts: Lifts) -> str:
         return "power"
-
-    def kind_of_memory(self, plain: bool, automatic: bool, keeps_history: bool) -> str:
-        return "accelerated" if keeps_history and not automatic else "plain"
 
     def stages(self, run: Solving) -> Stages:
         """One stage, which also ends if the residual no longer falls."""
@@ -275,7 +273,7 @@ class TreeVectors:
     def between(self, other: TreeVectors, upper: bool = False) -> Matrix:
         """l1 distances to other vectors; pass ``upper`` if these are the same vectors."""
         left, right = self.rows, other.rows.tocsc()
-        distances: Matrix = self.unit * overlaps.l1_distances(
+        distances: Matrix = self.unit * geometry.l1_distances(
             (left.indptr, left.indices, left.data, np.asarray(left.sum(axis=1)).ravel()),
             (right.indptr, right.indices, right.data, np.asarray(other.rows.sum(axis=1)).ravel()),
             upper,
@@ -286,5 +284,5 @@ class TreeVectors:
         """l1 distances of the pairs ``index`` (p, 2)."""
         rows = self.rows
         parts = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-        norms: Vector = self.unit * differences.pair_norms(*parts, index, 1.0)
+        norms: Vector = self.unit * geometry.pair_norms(*parts, index, 1.0)
         return norms

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cometric.core.arguments import check_folder, check_path
+from cometric.core.arguments import check_folder
 from cometric.core.digest import digest
 from cometric.files.storage import LOCK, lock, read_arrays, replacing, unlock
 
@@ -23,51 +24,59 @@ CHECKSUM = "checksum"
 """The name of the array that holds the checksum of the others in a part."""
 
 
-class Progress:
-    """Named parts of a run, each stored when it is complete; without a folder, none.
+@contextmanager
+def open_run(folder: str | os.PathLike[str] | None) -> Iterator[RunFolder]:
+    """The parts of a run in a folder, which is locked; without a folder nothing is stored.
 
-    Use it in a ``with`` block, which unlocks the folder at its end. Each part has a checksum of its
-    content and of the run; damaged parts and those of other runs are not loaded.
+    The folder is created if it does not exist, and refused if another run uses it.
+    """
+    if folder is None:
+        yield RunFolder()
+        return
+    check_folder("folder", folder)
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    names = {part.name for part in path.iterdir()}
+    if MANIFEST not in names and not all(map(_is_leftover, names)):
+        raise ValueError(
+            f"`folder` {str(path)!r} is not empty, and not from an earlier run. Choose another one."
+        )
+    handle = lock(path)
+    try:
+        yield RunFolder(path)
+    finally:
+        unlock(handle)
 
-    Parameters
-    ----------
-    folder
-        Created if it does not exist; refused if another run uses it.
+
+class RunFolder:
+    """Named parts of a run, each stored when it is complete; none without a folder.
+
+    Each part has a checksum of its content and of the run; damaged parts and those of other runs
+    are not loaded.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.folder = None if folder is None else check_path(folder)
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
         self._origin = ""
-        self._lock: int | None = None
-        if self.folder is None:
-            return
-        check_folder("folder", folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        names = {path.name for path in self.folder.iterdir()}
-        if MANIFEST not in names and not all(map(_is_leftover, names)):
-            raise ValueError(
-                f"`folder` {str(self.folder)!r} is not empty, and not from an earlier run. "
-                "Choose another one."
-            )
-        self._lock = lock(self.folder)
 
-    def __enter__(self) -> Progress:
-        return self
+    def bind(self, origin: Callable[[], str], seed: int | None = 0) -> int | None:
+        """The seed, after binding all parts from here on to a checksum of what they depend on.
 
-    def __exit__(self, *_: object) -> None:
-        unlock(self._lock)
-
-    def bind(self, origin: Callable[[], str]) -> None:
-        """Bind all parts from here on to a checksum of what they depend on.
-
-        The first checksum identifies the run: a folder of another run is refused. Without a folder,
+        The first checksum identifies the run: a folder of another run is refused. With a folder, a
+        seed of None becomes a random one, stored for when the run continues. Without a folder,
         nothing is computed.
         """
         if self.folder is None:
-            return
+            return seed
         first, self._origin = not self._origin, digest({"before": self._origin, "now": origin()})
         if first:
             self._check_manifest(self.folder / MANIFEST)
+        if seed is None:
+            stored = self.load("seed") or {"seed": np.random.default_rng().integers(2**31)}
+            self.save("seed", stored)
+            seed = int(stored["seed"])
+            self.bind(lambda: str(seed))  # parts made with a lost seed are useless
+        return seed
 
     def _check_manifest(self, path: Path) -> None:
         """Raise if the folder belongs to another run; write the manifest of a new one."""
@@ -86,18 +95,6 @@ class Progress:
                 f"`folder` {str(self.folder)!r} holds a run with other data or other settings. "
                 "Call with the same ones to continue it, choose another folder, or delete it."
             )
-
-    def seed(self, random_state: int | None) -> int | None:
-        """The seed; with a folder, None becomes a random one, stored for when the run continues."""
-        if random_state is not None or self.folder is None:
-            return random_state
-        stored = self.load("seed")
-        if stored is None:
-            stored = {"seed": np.random.default_rng().integers(2**31)}
-            self.save("seed", stored)
-        seed = int(stored["seed"])
-        self.bind(lambda: str(seed))  # parts made with a lost seed are useless
-        return seed
 
     def load(self, name: str) -> dict[str, Any] | None:
         """The arrays of a part; None if it is missing or damaged, or from another run."""
@@ -140,18 +137,3 @@ def _read(manifest: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         content = None
     return content if isinstance(content, dict) else {"format": FORMAT}
-
-
-def remove_run(folder: str | os.PathLike[str]) -> None:
-    """Delete what a run stored in a folder, and the folder unless it has other files."""
-    path = check_path(folder)
-    if not (path / MANIFEST).is_file():
-        raise ValueError(f"`folder` {str(path)!r} is not from a run; nothing was deleted.")
-    handle = lock(path)
-    try:
-        for part in (*path.glob("*.npz"), *path.glob(".*.part"), path / MANIFEST, path / LOCK):
-            part.unlink(missing_ok=True)
-    finally:
-        unlock(handle)
-    if not any(path.iterdir()):
-        path.rmdir()

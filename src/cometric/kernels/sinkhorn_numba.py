@@ -41,9 +41,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cometric.kernels.jit import BORROWED, njit
-from cometric.kernels.lanes import BYTES
-from cometric.kernels.launching import for_both, threaded
+from cometric.kernels.compiling import BORROWED, for_both, njit, threaded
 from cometric.kernels.scaling import (
     aligned_zeros,
     combine_rows,
@@ -58,6 +56,7 @@ from cometric.kernels.scaling import (
     update,
     update_damped,
 )
+from cometric.kernels.simd import BYTES
 
 CHUNK_BYTES = 800_000  # of K at a time: most of the L2 cache of one core
 

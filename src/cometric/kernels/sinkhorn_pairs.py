@@ -1,15 +1,13 @@
 """Sinkhorn sweeps for sources with few targets, Numba.
 
-The kernel of :mod:`cometric.kernels.sinkhorn` copies all columns of K that belong to a source, once
-per sweep: cheap for hundreds of targets, but nearly the whole time for twenty. Here each pair gets
-its own block of K, copied once, and is swept until solved.
+The kernel of ``sinkhorn_numba`` copies all columns of K that belong to a source, once per sweep:
+cheap for hundreds of targets, but nearly the whole time for twenty. Here each pair gets its own
+block of K, copied once, and is swept until solved.
 """
 
 import numpy as np
 
-from cometric.kernels.jit import njit
-from cometric.kernels.lanes import BYTES
-from cometric.kernels.launching import for_both, threaded
+from cometric.kernels.compiling import for_both, njit, threaded
 from cometric.kernels.scaling import (
     FAST,
     aligned_zeros,
@@ -23,7 +21,8 @@ from cometric.kernels.scaling import (
     update,
     update_damped,
 )
-from cometric.kernels.sinkhorn import mass_sums, pad, relaxed_value
+from cometric.kernels.simd import BYTES
+from cometric.kernels.sinkhorn_numba import mass_sums, pad, relaxed_value
 
 
 @njit(**FAST)
@@ -40,13 +39,13 @@ def _copy_block(kernel, bins, first, count, begin, size, width, block):
             block[np.uint64(k * width + l)] = 1
 
 
-def _sweep_few(balanced):
+def _sweep_pairs(balanced):
     @threaded
-    def sweep_few(
+    def sweep_pairs(
         indptr, bins, weight, kernel, start, target, state, offsets, values, errors,
         ratio, sweeps, tol, task, tasks,
     ):  # fmt: skip
-        """As :func:`cometric.kernels.sinkhorn.sweep`, but faster for few targets per source."""
+        """As ``sinkhorn_numba.sweep``, but faster for few targets per source."""
         lanes = BYTES // kernel.itemsize
         largest = np.max(indptr[1:] - indptr[:-1])
         widest = -(-largest // lanes) * lanes
@@ -106,7 +105,7 @@ def _sweep_few(balanced):
                 if not (np.isfinite(values[p]) and np.isfinite(errors[p])):
                     values[p], errors[p] = np.nan, np.inf
 
-    return sweep_few
+    return sweep_pairs
 
 
-sweep_few = for_both(_sweep_few, 10)
+sweep_pairs = for_both(_sweep_pairs, 10)
