@@ -104,7 +104,7 @@ class Tree(Transport):
         return _flows(pair, self.tree(cost))
 
     def between(self, phi: TreeMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
-        return phi.between(phi.vectors(cost), rows, columns)
+        return phi.between(cost, rows, columns)
 
     def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> MetricTree:
         """The tree of the cost."""
@@ -114,7 +114,7 @@ class Tree(Transport):
         self, phi: TreeMap, cost: Matrix, new: Histograms, known: slice, held: MetricTree
     ) -> Callable[[slice], Matrix]:
         vectors = TreeVectors.of(phi.histograms, held)
-        return lambda rows: phi.between(vectors, rows, known)
+        return lambda rows: phi.between_vectors(vectors, rows, known)
 
     def pairs_under(
         self, phi: Any, cost: Matrix, own: Any = None, few: bool = False
@@ -227,8 +227,12 @@ class TreeMap(DistanceMap):
         self.report(len(index), len(index))
         return distances
 
-    def between(self, vectors: TreeVectors, rows: slice, columns: slice) -> Matrix:
-        """Distances from the histograms ``rows`` to the ``columns``, given their vectors."""
+    def between(self, cost: Matrix, rows: slice, columns: slice) -> Matrix:
+        """Distances from the histograms ``rows`` to the histograms ``columns``."""
+        return self.between_vectors(self.vectors(cost), rows, columns)
+
+    def between_vectors(self, vectors: TreeVectors, rows: slice, columns: slice) -> Matrix:
+        """The same, given the vectors of all histograms."""
         distances = vectors.take(rows).between(vectors.take(columns))
         self.report(distances.size, distances.size)
         return distances
