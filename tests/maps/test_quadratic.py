@@ -7,10 +7,7 @@ from scipy import sparse
 import cometric as cm
 from cometric.transports.quadratic import MahalanobisMap
 
-MAPS = {
-    "mahalanobis": MahalanobisMap,
-    "narrow": lambda hist: MahalanobisMap(hist, 0.05),
-}
+MAPS = {"mahalanobis": MahalanobisMap, "narrow": lambda hist: MahalanobisMap(hist, 0.05)}
 TRANSPORTS = [cm.Mahalanobis(), cm.Mahalanobis(0.1)]
 
 

@@ -239,10 +239,7 @@ def test_runs_that_do_not_fit_are_not_measured_but_come_with_advice(small_machin
 @pytest.mark.parametrize(
     ("free", "words"),
     [
-        (
-            5e5,
-            "need about 0.004.* GB .* 0.0005 GB are available. Take fewer samples or features",
-        ),
+        (5e5, "need about 0.004.* GB .* 0.0005 GB are available. Take fewer samples or features"),
         (
             3e6,
             "0.003 GB are available. Pass `solver='power'`, which needs about 0.00.* GB, or take",

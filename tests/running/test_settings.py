@@ -41,16 +41,8 @@ def test_learn_describes_every_setting():
 @pytest.mark.parametrize(
     ("function", "without", "own"),
     [
-        (
-            cm.plan,
-            {"start", "random_state", "callback", "checkpoint", "checkpoint_every"},
-            set(),
-        ),
-        (
-            cm.WassersteinSingularVectors.__init__,
-            {"client"},
-            {"engine", "mode", "n_neighbors"},
-        ),
+        (cm.plan, {"start", "random_state", "callback", "checkpoint", "checkpoint_every"}, set()),
+        (cm.WassersteinSingularVectors.__init__, {"client"}, {"engine", "mode", "n_neighbors"}),
     ],
 )
 def test_what_mirrors_learn_has_its_options_and_defaults(function, without, own):
@@ -165,8 +157,7 @@ def test_settings_are_complete():
 
 
 @pytest.mark.parametrize(
-    ("eps", "transport"),
-    [(0, cm.Exact()), (0.3, cm.Entropic(0.3)), (math.inf, cm.Limit())],
+    ("eps", "transport"), [(0, cm.Exact()), (0.3, cm.Entropic(0.3)), (math.inf, cm.Limit())]
 )
 def test_eps_selects_a_transport(eps, transport):
     assert Settings(eps=eps).transport == transport

@@ -130,10 +130,7 @@ def test_there_is_no_residual_before_an_epoch_is_over():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        ({"fraction": 0.0}, "above 0 and at most 1"),
-        ({"draw": "all"}, "choose 'parts', 'pairs'"),
-    ],
+    [({"fraction": 0.0}, "above 0 and at most 1"), ({"draw": "all"}, "choose 'parts', 'pairs'")],
 )
 def test_bad_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
