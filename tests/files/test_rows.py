@@ -60,16 +60,14 @@ def hdf5_dataset(adata):
     return h5py.File("x.h5ad")["layers/dense"]
 
 
-def zarr_group(adata):
+def zarr_group(adata, element="X"):
     zarr = pytest.importorskip("zarr")
     adata.write_zarr("x.zarr")
-    return zarr.open_group("x.zarr", mode="r")["X"]
+    return zarr.open_group("x.zarr", mode="r")[element]
 
 
 def zarr_array(adata):
-    zarr = pytest.importorskip("zarr")
-    adata.write_zarr("x.zarr")
-    return zarr.open_group("x.zarr", mode="r")["layers/dense"]
+    return zarr_group(adata, "layers/dense")
 
 
 def dask_dense(adata):
@@ -145,9 +143,6 @@ def test_data_in_memory_are_no_source(inside, matrix):
         assert chunk.shape == rows_of(data).shape
 
 
-# Files
-
-
 @pytest.mark.parametrize(
     ("path", "options"),
     [
@@ -186,11 +181,10 @@ def save_names(adata):
 
 def save_fewer_names(adata):
     with h5py.File("x.h5ad", "a") as file:
+        encoding = dict(file["var/_index"].attrs)
         del file["var/_index"]
         file["var/_index"] = ["a", "b"]
-        file["var/_index"].attrs.update(
-            {"encoding-type": "string-array", "encoding-version": "0.2.0"}
-        )
+        file["var/_index"].attrs.update(encoding)
 
 
 def save_no_matrix(adata):
@@ -199,13 +193,11 @@ def save_no_matrix(adata):
 
 
 def save_noise(adata):
-    with open("x.h5ad", "wb") as file:
-        file.write(b"\x89HDF\r\n\x1a\n" + np.random.default_rng(1).bytes(3000))
+    Path("x.h5ad").write_bytes(b"\x89HDF\r\n\x1a\n" + np.random.default_rng(1).bytes(3000))
 
 
 def save_nothing(adata):
-    with open("x.h5ad", "wb"):
-        pass
+    Path("x.h5ad").write_bytes(b"")
 
 
 def save_text(adata):
@@ -254,16 +246,12 @@ def test_damaged_chunks_are_errors_that_name_the_file(inside):
     for path in chunks:
         if path.name not in ("zarr.json", ".zarray", ".zattrs"):
             path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\xff" * 40)
-    with (
-        open_store("x.zarr") as store,
-        pytest.raises(ValueError, match=r"`x.zarr` cannot be read"),
-    ):
+    with open_store("x.zarr") as store, pytest.raises(ValueError, match="`x.zarr` cannot be read"):
         store.X[0:5]
 
 
 def test_what_cannot_be_opened_by_rows(inside):
     inside.to_df().to_csv("x.csv")
-    sparse.save_npz("x.npz", inside.X)
     np.save("x.npy", np.eye(4))
     np.save("y.npy", np.ones((1, 4)))
     os.mkdir("folder.h5ad")
@@ -275,7 +263,6 @@ def test_what_cannot_be_opened_by_rows(inside):
         ("y.npy", {}, r"`y.npy` has shape \(1, 4\); need at least 2 x 2"),
         ("folder.h5ad", {}, "`folder.h5ad` is a folder; pass a file"),
         ("y.zarr", {}, "`y.zarr` is a file; pass a folder of Zarr"),
-        ("x.npz", {}, "`x.npz` is not a file whose rows can be read one by one"),
     ):
         with pytest.raises(ValueError, match=message), open_store(path, **options):
             pass
@@ -283,10 +270,8 @@ def test_what_cannot_be_opened_by_rows(inside):
         pass
     del inside.raw
     inside.write_h5ad("y.h5ad")
-    with (
-        pytest.raises(ValueError, match="`use_raw` is True, but `.raw` is None"),
-        open_store("y.h5ad", use_raw=True),
-    ):
+    words = "`use_raw` is True, but `.raw` is None"
+    with pytest.raises(ValueError, match=words), open_store("y.h5ad", use_raw=True):
         pass
 
 

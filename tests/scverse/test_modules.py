@@ -103,12 +103,6 @@ def test_groups_are_in_the_order_of_categories(adata):
     assert [label.get_text() for label in shown] == ["c", "a", "b"]
 
 
-def test_one_group_is_refused(adata):
-    adata.obs["same"] = "a"
-    with pytest.raises(ValueError, match="`labels` has one group only, 'a'"):
-        cms.tl.rank_features(adata, "same")
-
-
 def test_cells_without_a_label_are_in_no_group(adata):
     adata.obs["part"] = adata.obs["kind"].astype(object).where(np.arange(60) % 5 > 0, None)
     for labels in (adata.obs["part"], adata.obs["part"].astype("category")):
@@ -119,16 +113,12 @@ def test_cells_without_a_label_are_in_no_group(adata):
     known = np.arange(60) % 5 > 0
     expected = found.scores()[known & (adata.obs["kind"] == "a").to_numpy()].mean(axis=0)
     assert_allclose(found.table(adata.obs["part"]).values[:, 0], expected)
-    with pytest.raises(ValueError, match="`labels` are all missing"):
-        found.table([None] * 60)
 
 
 def test_metrics_of_data_scaled_since_then_are_refused(adata):
     adata.X = adata.X - adata.X.mean(axis=0)
     for step in (cms.tl.modules, cms.get.result):
-        with pytest.raises(
-            ValueError, match=r"have changed since \(there are \d+ negative entries now\). Learn ag"
-        ):
+        with pytest.raises(ValueError, match=r"have changed since \(.* \d+ negative entries now"):
             step(adata)
 
 
@@ -159,9 +149,9 @@ def test_mistakes_are_reported(adata):
     adata.obs["depth"] = 1.5
     with pytest.raises(ValueError, match=r"`.obs\['depth'\]` has real numbers, not groups"):
         cms.tl.rank_features(adata, "depth")
-    adata.obs["none"] = np.nan
-    with pytest.raises(ValueError, match=r"`.obs\['none'\]` has no labels: all are missing"):
-        cms.tl.rank_features(adata, "none")
+    adata.obs["same"] = "a"
+    with pytest.raises(ValueError, match="`labels` has one group only, 'a'"):
+        cms.tl.rank_features(adata, "same")
     with pytest.raises(ValueError, match="`of` is not an option here"):
         cms.tl.modules(adata, of="samples")
     pytest.importorskip("matplotlib").use("Agg")
@@ -233,12 +223,3 @@ def test_maps_are_colored_by_columns_genes_and_modules(adata):
         draw("gene99")
     with pytest.raises(ValueError, match="`color` is 'gene3'; `adata.var` has"):
         draw("gene3", "features")
-
-
-def test_genes_of_groups_need_an_anndata_and_one_column():
-    with pytest.raises(ValueError, match="`adata` is of class ndarray; pass an AnnData"):
-        cms.tl.rank_features(np.eye(3), "type")
-    with pytest.raises(
-        ValueError, match=r"`groupby` is of class list; pass the name of one column"
-    ):
-        cms.tl.rank_features(made(), ["type"])
