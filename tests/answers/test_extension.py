@@ -82,7 +82,11 @@ def test_blocks_do_not_change_a_digit_that_counts(eps, monkeypatch):
     monkeypatch.setattr(cometric.answers.extension, "BYTES", 3000.0)
     calls = []
     original = HeldDistances.between
-    counted = lambda self, *given: calls.append(given) or original(self, *given)  # noqa: E731
+
+    def counted(self, *given):
+        calls.append(given)
+        return original(self, *given)
+
     monkeypatch.setattr(HeldDistances, "between", counted)
     assert_allclose(r.transform(NEW), whole, atol=1e-12)
     assert len(calls) > 1
@@ -116,9 +120,6 @@ def test_mass_on_dropped_items_is_left_out_with_a_warning(merged):
         assert_allclose(merged.transform(new, of="features"), merged.features, atol=1e-6)
 
 
-# Neighbors
-
-
 def test_neighbors_are_the_nearest_in_their_order(result):
     whole, graph = result.transform(NEW), result.transform(NEW, n_neighbors=4)
     assert graph.shape == whole.shape
@@ -138,9 +139,6 @@ def test_neighbors_of_repeats_are_all_named(merged):
 def test_an_impossible_number_of_neighbors_is_refused(result, k):
     with pytest.raises(ValueError, match=r"`n_neighbors` is .*; pass a whole number from 1 to 14"):
         result.transform(NEW, n_neighbors=k)
-
-
-# Names
 
 
 CELLS, GENES = [f"c{i}" for i in range(14)], [f"g{k}" for k in range(9)]
@@ -282,9 +280,6 @@ def test_repeated_names_are_refused_only_where_they_matter(make):
     wider = make(np.column_stack([NEW, NEW[:, :2]]), None, [*GENES, "h", "h"])
     with pytest.warns(UserWarning, match=r"mass on 2 of its 11 features .* \('h', 'h'\)"):
         assert_array_equal(unique.transform(wider), unique.transform(NEW))
-
-
-# What is wrong is said
 
 
 @pytest.mark.parametrize(

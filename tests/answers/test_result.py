@@ -62,9 +62,6 @@ def test_its_text_describes_the_result(result):
     assert "not converged: the iteration limit was reached first" in str(stopped)
 
 
-# Saving
-
-
 def test_a_saved_result_is_read_back_bit_by_bit_without_a_pickle(result, saved):
     assert_same(load(saved), result)
     with np.load(saved, allow_pickle=False) as file:
@@ -85,15 +82,10 @@ def test_merged_and_dropped_items_are_read_back_too(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"eps": 0, "norm": ("lsa", 2.5)},
-        {"eps": 0.1, "norm": ("lsa", 2.5)},
-        {"eps": 0, "tau": np.float32(0.125), "solver": "power"},
-        {"eps": 0, "max_iter": np.int64(500), "solver": "power"},
-    ],
+    [{"eps": 0.1, "norm": ("lsa", 2.5)}, {"tau": np.float32(0.125)}, {"max_iter": np.int64(500)}],
 )
 def test_pairs_of_names_and_numbers_of_numpy_come_back(tmp_path, options):
-    given = learn(X, **{"tau": 0.1, **options})
+    given = learn(X, **{"eps": 0, "tau": 0.1, **options})
     given.save(tmp_path / "r.npz")
     back = load(tmp_path / "r.npz")
     assert_same(back, given)
@@ -121,9 +113,6 @@ def test_a_name_as_long_as_any_can_be_saved(result, tmp_path, letter):
     result.save(path)
     assert_array_equal(load(path).samples, result.samples)
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
-
-
-# Failures
 
 
 def test_a_failed_save_leaves_nothing_behind(result, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from scipy import sparse
 import cometric as cm
 import naive
 from cometric import baselines
-from cometric.answers.smoothing import largest_entries, neighbor_weights
+from cometric.answers.smoothing import largest_entries
 
 rng = np.random.default_rng(0)
 X = rng.gamma(0.5, size=(12, 9)) * (rng.random((12, 9)) < 0.7) + np.eye(12, 9) + np.eye(12, 9, -9)
@@ -38,30 +38,6 @@ def test_a_result_has_the_distances(result):
     for of, distances in (("features", result.features), ("both", result.metrics)):
         found = cm.smooth(X, result, 4, of=of)
         assert_array_equal(found, cm.smooth(X, distances, 4, of=of))
-
-
-def test_two_neighbors_by_hand():
-    distances = np.array([[0.0, 1.0, 2.0], [1.0, 0.0, 4.0], [2.0, 4.0, 0.0]])
-    found = cm.smooth(np.eye(3), distances, 2)
-    weights = np.array([1.0, np.exp(-0.5), np.exp(-2.0)])
-    assert_allclose(found[0], weights / weights.sum())
-    nearest = cm.smooth(np.eye(3), distances, 1)
-    assert_allclose(nearest[0], [1 / (1 + np.exp(-2)), np.exp(-2) / (1 + np.exp(-2)), 0])
-
-
-@pytest.mark.parametrize("k", [1, 5, 11])
-def test_weights_sum_to_one_and_are_largest_on_the_diagonal(k):
-    T = neighbor_weights(D, k)
-    assert_allclose(T.sum(axis=1), 1.0)
-    assert_array_equal(np.diff(T.indptr), k + 1)
-    assert_array_equal(T.toarray().argmax(axis=1), np.arange(12))
-
-
-@pytest.mark.parametrize("keep", [1.0, 0.9, 0.5])
-def test_histograms_stay_histograms(keep):
-    samples, features = X / X.sum(axis=1, keepdims=True), X / X.sum(axis=0)
-    assert_allclose(cm.smooth(samples, D, 4, keep=keep).sum(axis=1), 1.0)
-    assert_allclose(cm.smooth(features, C, 4, of="features").sum(axis=0), 1.0)
 
 
 def test_equal_samples_stay_equal():

@@ -304,9 +304,6 @@ def test_a_tree_joins_items_at_their_distance_along_it():
     assert {label.get_text() for label in ax.get_yticklabels()} == {f"f{k}" for k in range(10)}
 
 
-# Colors, names and legends of maps
-
-
 @pytest.fixture
 def places(monkeypatch):
     """A map whose places are known."""

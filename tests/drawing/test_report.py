@@ -189,13 +189,6 @@ def test_the_page_tells_status_values_and_silhouettes(result, page):
     assert dict(scores)["Learned"] == f"{known:.3f}"
 
 
-def test_each_group_is_described_by_its_own_feature(page):
-    rows = re.findall(r"<td><bdi>(\w+)</bdi></td>\s*<th[^>]*><bdi>g(\d)</bdi>", page)
-    told = {group: int(feature) for group, feature in rows}
-    assert set(told) == {"early", "late"}
-    assert told["early"] < 5 <= told["late"]
-
-
 def test_only_the_script_and_the_style_of_the_page_may_be_used(page):
     scripts = [text for attrs, text in Scripts(page).found if attrs.get("type") is None]
     policy = html.unescape(re.search(r'Security-Policy" content="([^"]*)"', page)[1])
@@ -204,10 +197,8 @@ def test_only_the_script_and_the_style_of_the_page_may_be_used(page):
         base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         for text in (*scripts, style)
     )
-    assert policy == (
-        f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    allowed = f"script-src 'sha256-{script}'; style-src 'sha256-{style}'"
+    assert policy == f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     assert not re.search(r'(?:src|href)="|https?://(?!www\.w3\.org)|@import|url\(', page)
 
 
@@ -248,14 +239,9 @@ def test_the_folder_is_checked_before_maps_are_drawn(result, tmp_path, monkeypat
         report.write(result, tmp_path / "nodir" / "r.html")
     with pytest.raises(IsADirectoryError):
         report.write(result, tmp_path, force=True)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["r.txt", "r.pdf", "r.npz"])
-def test_another_ending_than_html_is_refused(result, tmp_path, name):
-    words = rf"`path` is .*{name}'; its ending should be .html or .htm. The report is a page"
+    words = "`path` is .*r.pdf'; its ending should be .html or .htm. The report is a page"
     with pytest.raises(ValueError, match=words):
-        report.write(result, tmp_path / name)
+        report.write(result, tmp_path / "r.pdf")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -45,6 +45,12 @@ def test_slots_hold_what_the_library_returns(learned):
     assert_array_equal(stored["distances"], sketch.result.samples)
     assert_array_equal(stored["data"].toarray(), learned.X[sketch.landmarks].toarray())
     assert stored["proved"] == sketch.neighbors.proved.mean()
+    result = cms.get.result(learned)
+    assert_array_equal(result.samples, sketch.result.samples)
+    assert_array_equal(result.features, sketch.result.features)
+    assert result.values == sketch.result.values
+    assert cms.get.distances(learned).shape == (N, N)
+    assert str(result.problem.features.item_names[3]) == "gene3"
 
 
 def test_the_graph_is_that_of_scanpy(learned):
@@ -101,16 +107,6 @@ def test_scanpy_functions_work_on_the_result(learned):
     assert adata.obsm["X_umap"].shape == (N, 2)
     sc.tl.leiden(adata, flavor="igraph", n_iterations=2, directed=False)
     assert adjusted_rand_score(adata.obs["type"], adata.obs["leiden"]) > 0.5
-
-
-def test_the_result_is_that_of_the_landmarks(learned):
-    result = cms.get.result(learned)
-    sketch = cm.learn_landmarks(learned, L, n_neighbors=7, **QUICK)
-    assert_array_equal(result.samples, sketch.result.samples)
-    assert_array_equal(result.features, sketch.result.features)
-    assert result.values == sketch.result.values
-    assert cms.get.distances(learned).shape == (N, N)
-    assert str(result.problem.features.item_names[3]) == "gene3"
 
 
 def test_a_file_holds_everything(learned, tmp_path):
@@ -216,8 +212,9 @@ def test_layers_and_raw():
 def test_metacells_are_sums_of_cells():
     pytest.importorskip("igraph")
     adata = cells()
-    adata.obs["cluster"] = [str(i % 20) for i in range(N)]
+    adata.obs["cluster"] = [None if i < 5 else str(i % 20) for i in range(N)]
     cms.tl.landmarks(adata, "cluster", n_neighbors=5, **QUICK)
+    assert (np.diff(adata.obsp["distances"].indptr) == 4).all()  # of all cells
     stored = adata.uns["cometric"]["landmarks"]
     assert "rows" not in stored
     expected = adata.X[np.flatnonzero(adata.obs["cluster"] == stored["names"][3])].sum(axis=0)
@@ -226,16 +223,6 @@ def test_metacells_are_sums_of_cells():
     cms.tl.modules(adata)
     with pytest.raises(ValueError, match="learned from metacells, which have no labels: ranking"):
         cms.tl.rank_features(adata, "type")
-
-
-def test_cells_without_a_label_are_in_no_metacell():
-    adata = cells()
-    adata.obs["cluster"] = [None if i < 5 else str(i % 20) for i in range(N)]
-    cms.tl.landmarks(adata, "cluster", n_neighbors=5, **QUICK)
-    stored = adata.uns["cometric"]["landmarks"]
-    assert list(stored["names"]) == [str(k) for k in range(20)]
-    assert_allclose(stored["data"].sum(), adata.X[5:].sum())
-    assert (np.diff(adata.obsp["distances"].indptr) == 4).all()
 
 
 @pytest.mark.parametrize(

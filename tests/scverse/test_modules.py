@@ -58,6 +58,25 @@ def test_modules_are_stored_and_survive_a_file(adata, tmp_path):
         assert list(stored["names"]) == list(own.names)
         assert_allclose(stored["genes"]["coherence"], own.coherence)
         assert list(stored["genes"].index) == list(adata.var_names)
+        back = cms.get.modules(data)
+        assert str(back) == str(found)
+        assert_array_equal(back.labels, found.labels)
+        assert_allclose(back.scores(), found.scores())
+        assert_allclose(back.coherence, found.coherence)
+
+
+def test_modules_that_do_not_fit_are_not_read_back(adata):
+    found = cms.tl.modules(adata)
+    with pytest.raises(KeyError, match="no modules under 'mine'. Run `tl.modules` first"):
+        cms.get.modules(adata, modules_key="mine")
+    cms.tl.learn(adata, tau=0.5, norm="l1", tol=0.1)
+    with pytest.raises(ValueError, match=r"modules under 'cometric_modules' of other metrics than"):
+        cms.get.modules(adata)
+    del adata.uns["cometric_modules"]["checksum"]  # as in older files
+    assert_array_equal(cms.get.modules(adata).labels, found.labels)
+    adata.uns["cometric_modules"]["genes"] = adata.uns["cometric_modules"]["genes"].iloc[:5]
+    with pytest.raises(ValueError, match="modules of 5 genes .* metrics of 40"):
+        cms.get.modules(adata)
 
 
 def test_cells_and_genes_without_counts_have_no_module():
@@ -170,33 +189,8 @@ def test_mistakes_are_reported(adata):
         cm.plot.modules(none)
 
 
-def test_modules_are_read_back(adata, tmp_path):
-    found = cms.tl.modules(adata)
-    adata.write_h5ad(tmp_path / "x.h5ad")
-    again = cms.get.modules(anndata.read_h5ad(tmp_path / "x.h5ad"))
-    assert str(again) == str(found)
-    assert_array_equal(again.labels, found.labels)
-    assert_allclose(again.scores(), found.scores())
-    assert_allclose(again.coherence, found.coherence)
-    with pytest.raises(KeyError, match="no modules under 'mine'. Run `tl.modules` first"):
-        cms.get.modules(adata, modules_key="mine")
-    adata.uns["cometric_modules"]["genes"] = adata.uns["cometric_modules"]["genes"].iloc[:5]
-    with pytest.raises(ValueError, match="modules of 5 genes .* metrics of 40"):
-        cms.get.modules(adata)
-
-
-def test_modules_of_an_earlier_metric_are_not_read_back(adata):
-    found = cms.tl.modules(adata)
-    cms.tl.learn(adata, tau=0.5, norm="l1", tol=0.1)
-    with pytest.raises(ValueError, match=r"modules under 'cometric_modules' of other metrics than"):
-        cms.get.modules(adata)
-    del adata.uns["cometric_modules"]["checksum"]  # as in older files
-    assert_array_equal(cms.get.modules(adata).labels, found.labels)
-
-
 def test_maps_are_colored_by_columns_genes_and_modules(adata):
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
+    pytest.importorskip("matplotlib").use("Agg")
     from matplotlib import pyplot
 
     found = cms.tl.modules(adata)

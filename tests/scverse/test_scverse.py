@@ -35,16 +35,6 @@ def adata():
     return made
 
 
-def same(left: cm.Result, right: cm.Result) -> None:
-    assert_array_equal(left.samples, right.samples)
-    assert_array_equal(left.features, right.features)
-    assert left.values == right.values
-    assert left.history == right.history
-    assert left.parameters == right.parameters
-    assert left.status is right.status
-    assert left.bracket == right.bracket
-
-
 def test_learn_writes_what_learn_gives(adata):
     assert cms.tl.learn(adata, **QUICK) is None
     result = cm.learn(adata, **QUICK)
@@ -94,18 +84,11 @@ def test_a_result_comes_back_from_h5ad(adata, eps, tmp_path):
     adata.write_h5ad(tmp_path / "cells.h5ad")
     again = anndata.read_h5ad(tmp_path / "cells.h5ad")
     found = cms.get.result(again)
-    same(found, before)
+    assert found.identity == before.identity
+    assert found.history == before.history
     assert found.problem.samples.names == tuple(adata.obs_names)
     assert str(found.certify()) == again.uns["cometric"]["certificate"]["text"]
     assert cms.get.names(again, "features") == list(adata.var_names)
-
-
-def test_new_cells_are_matched_by_gene(adata):
-    cms.tl.learn(adata, **QUICK)
-    result = cms.get.result(adata)
-    turned = adata[:4, ::-1]
-    assert_allclose(result.transform(turned), adata.obsp["cometric_distances"][:4], atol=1e-5)
-    assert_array_equal(result.transform(turned), result.transform(adata[:4]))
 
 
 def test_a_layer_is_learned_from(adata):
@@ -291,9 +274,6 @@ def test_norm_matrices_are_not_stored(adata):
         cms.get.result(adata)
 
 
-# pl
-
-
 @pytest.fixture
 def plots():
     matplotlib = pytest.importorskip("matplotlib")
@@ -385,7 +365,7 @@ def test_metrics_that_no_solve_could_have_given_are_refused(adata, forge, words)
 @pytest.mark.parametrize("where", ["X", "layer"])
 @pytest.mark.parametrize("call", ["learn", "choose", "landmarks"])
 def test_invalid_entries_are_named(adata, call, where):
-    damaged = adata.X.toarray() if sparse.issparse(adata.X) else adata.X.copy()
+    damaged = adata.X.toarray()
     damaged[7, 3] = np.nan
     options = {"layer": "damaged"} if where == "layer" else {}
     if where == "layer":
