@@ -34,7 +34,7 @@ from cometric import baselines, scores
 from cometric.core.formula import Formula
 from cometric.drawing.layout import COLORS, by_size, coordinates
 from cometric.maps.norms import norm_matrices
-from cometric.maps.regularized import couple
+from cometric.transports.solving import couple
 from cometric.solvers.loop import Stage, solve
 
 TEMPLATES = {"unimodal": COLORS[0], "bimodal": COLORS[3], "asymmetric": COLORS[2]}

@@ -24,10 +24,11 @@ from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_matrices, norm_matrix
-from cometric.maps.regularized import Regularized, couple
+from cometric.maps.regularized import Regularized
 from cometric.solvers.power import PowerIteration
 from cometric.transports.limit import LimitMap
 from cometric.transports.quadratic import MahalanobisMap
+from cometric.transports.solving import couple
 from cometric.transports.tree import TreeMap
 from lifts import exact_lifts, regularize
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs

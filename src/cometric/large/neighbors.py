@@ -203,7 +203,8 @@ class Request:
         if self.check != 0:
             check_count("check", self.check)
         check_count("random_state", self.random_state, least=0, optional=True)
-        check_single(device)
+        if device is not None:
+            check_single(device)
         if self.search == "index" and device is not None and str(device) != "cpu":
             raise ValueError(
                 f"`search` is 'index' and `device` is {str(device)!r}; a GPU computes bounds of "
