@@ -10,7 +10,7 @@ import numpy as np
 
 from cometric.core.arrays import symmetric
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.kernels import geometry, plans, threads
+from cometric.kernels import geometry, plans, thread_count, threads
 from cometric.kernels.nodes import Histograms, Trees, drop_invalid
 from cometric.kernels.simplex import transport
 from cometric.maps.checking import check_cost, check_index
@@ -83,7 +83,7 @@ class PairBatch:
         work = np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])
         total = work[-1] if len(work) else 0
         steps = np.arange(CELLS_PER_BLOCK, total, CELLS_PER_BLOCK)
-        self.threads = 1 if total < SMALL else n_threads
+        self.threads = 1 if total < SMALL else thread_count(n_threads)
         self.cuts = np.unique(np.concatenate([[0], np.searchsorted(work, steps), [len(index)]]))
 
     def _data(self, part: slice | None = None) -> tuple[Histograms, Trees]:
@@ -256,7 +256,7 @@ class ReplayedMap(FixedMap):
 
 def apply_moves(moves: Moves, cost: Matrix, n_threads: int | None) -> Vector:
     """The costs of couplings under a cost."""
-    count = 1 if len(moves[1]) < SMALL else n_threads
+    count = 1 if len(moves[1]) < SMALL else thread_count(n_threads)
     with threads(count):
         values: Vector = plans.move_costs(*moves, cost.reshape(-1), count)
     return values
