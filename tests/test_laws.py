@@ -130,9 +130,6 @@ def close(found, wanted, scale, make_map=None):
     assert_allclose(found, wanted, rtol=1e-12, atol=accuracy * scale)
 
 
-# Maps
-
-
 @every_map
 @fewer(2)
 @given(lift=lifts(), scale=st.floats(1e-3, 1e3))
@@ -257,9 +254,6 @@ def test_the_interval_after_one_sweep_meets_the_one_at_the_end(lift, power, rho)
         assert np.isfinite(low).all()
         assert (low <= high).all()
     assert (np.maximum(begun[0], ended[0]) <= np.minimum(begun[1], ended[1])).all()
-
-
-# Learned metrics
 
 
 def learned(X, norm="l1", **options):
