@@ -8,8 +8,8 @@ import sys
 
 import torch
 
-from cometric.answers import distances_torch
 from cometric.kernels.sinkhorn_torch import fast_products, sweep
+from cometric.maps import pairs_torch
 
 AT_ONCE = 1000
 """Pairs that are swept together."""
@@ -17,12 +17,12 @@ AT_ONCE = 1000
 
 def use_twin(monkeypatch):
     """Put the twin in place on devices other than a GPU."""
-    kernels_for = distances_torch.kernels_for
+    kernels_for = pairs_torch.kernels_for
 
     def with_twin(device):
         return kernels_for(device) if device.type == "cuda" else sys.modules[__name__]
 
-    monkeypatch.setattr(distances_torch, "kernels_for", with_twin)
+    monkeypatch.setattr(pairs_torch, "kernels_for", with_twin)
 
 
 def append(rows, columns, state, first, last):

@@ -12,6 +12,7 @@ from cometric.files.rows import rows_of  # noqa: E402
 from cometric.large import search_torch  # noqa: E402
 from cometric.large.neighbors import read_histograms  # noqa: E402
 from cometric.large.search_torch import TensorSearch  # noqa: E402
+from cometric.maps import pairs_torch  # noqa: E402
 from nearest_twin import use_twin  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread", "twin")
@@ -134,8 +135,8 @@ def test_the_local_reference_falls_back_to_the_cpu(device):
 
 def test_without_triton_distances_fall_back_to_the_cpu(monkeypatch):
     monkeypatch.undo()  # the twin
-    monkeypatch.setattr(distances_torch, "find_spec", lambda name: None)
-    assert distances_torch.kernels_for(torch.device("cuda")) is None
+    monkeypatch.setattr(pairs_torch, "find_spec", lambda name: None)
+    assert pairs_torch.kernels_for(torch.device("cuda")) is None
     result = cm.learn(X[:40], eps=0.1, norm="l1", tol=1e-4, drop_empty=True)
     for of, new in (("samples", X), ("features", X[:40, :10])):
         with pytest.warns(UserWarning, match="without CUDA and Triton run on the CPU"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +13,9 @@ from cometric.answers.held import check_norm, held_cost, norm_weight
 from cometric.core.arrays import to_numpy
 from cometric.core.types import Matrix
 from cometric.machine.devices import torch_device
+from cometric.maps import pairs_torch
 from cometric.maps.norms import name_for
 from cometric.maps.norms_torch import TensorNorm
-from cometric.maps.pairs_torch import TensorPairs
 from cometric.maps.sinkhorn_map import inner_tolerance
 from cometric.transports.entropic import Entropic
 
@@ -56,7 +55,7 @@ class TensorDistances:
                 f"`device` is {str(device)!r}, but a histogram has {longest:,} nonzero entries; "
                 f"distances with more than {WIDEST:,} run on the CPU: pass device='cpu'."
             )
-        self.kernels = kernels_for(self.device)
+        self.kernels = pairs_torch.kernels_for(self.device)
         cost, value = held_cost(result, of)
         self.scale = formula.transport_weight / value
         self.weight = 0.0
@@ -69,7 +68,9 @@ class TensorDistances:
         self._largest = float(np.max(to_numpy(getattr(result, of))))
         tol = inner_tolerance(options.tol, value * self._largest / float(cost.max()))
         rho = getattr(transport, "rho", None)
-        self.transport = TensorPairs(hist, cost, transport.eps, rho, tol, self.device, self.kernels)
+        self.transport = pairs_torch.TensorPairs(
+            hist, cost, transport.eps, rho, tol, self.device, self.kernels
+        )
 
     def pairs(self, rows: Any, slots: Any, targets: Any, norms: Any = None) -> Any:
         """Distances of the pairs ``rows[slots[p]]``, ``targets[p]``, given their norms R."""
@@ -113,12 +114,3 @@ class TensorDistances:
     def warn_if_unsolved(self) -> None:
         """Warn if a Sinkhorn problem stopped before its tolerance."""
         warn_if_above(self.transport.error, self.transport.tol)
-
-
-def kernels_for(device: Any) -> Any:
-    """The module of kernels for distances on a device, or None: they need CUDA and Triton."""
-    if device.type != "cuda" or find_spec("triton") is None:
-        return None
-    from cometric.kernels import nearest_triton
-
-    return nearest_triton

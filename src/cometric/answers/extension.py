@@ -91,7 +91,7 @@ def on_gpu(result: Result, of: str, device: Any) -> bool:
     if device is None or str(device) == "cpu":
         return False
     place = torch_device(device)  # raises if not available
-    from cometric.answers.distances_torch import kernels_for
+    from cometric.maps.pairs_torch import kernels_for
 
     norm = name_for(result.parameters.norm, of)
     if result.problem.formula.has_norm and (norm, of) == ("local", "samples"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -173,3 +174,12 @@ def _end_of_block(sizes: Any, first: int, depth: int) -> int:
     last = max(last, first + 1)
     width = float(sizes[last - 1] + LANES)
     return min(last, first + max(1, int(COPIES / (8.0 * depth * width))))
+
+
+def kernels_for(device: Any) -> Any:
+    """The module of kernels for distances on a device, or None: they need CUDA and Triton."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from cometric.kernels import nearest_triton
+
+    return nearest_triton
