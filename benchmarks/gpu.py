@@ -25,9 +25,9 @@ from cometric.core.formula import Formula
 from cometric.core.types import Metrics
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.norms import norm_matrices
-from cometric.maps.regularized import couple
 from cometric.solvers.loop import Stage, solve
 from cometric.transports.base import Resources
+from cometric.transports.solving import couple
 from machine import describe
 
 EPS, TAU, PAIRS = 0.1, 1e-3, 15

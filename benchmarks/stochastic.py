@@ -30,10 +30,10 @@ from entropic import load_pbmc3k, score
 import cometric as cm
 from cometric.core.formula import Formula
 from cometric.maps.norms import norm_matrices
-from cometric.maps.regularized import couple
+from cometric.running.settings import from_eps
 from cometric.solvers.loop import Stage, solve
-from cometric.transports import from_eps
 from cometric.transports.base import Resources
+from cometric.transports.solving import couple
 
 TEMPLATES = ("unimodal", "bimodal", "asymmetric")
 TAU, STEPS = 0.1, 300

@@ -4,9 +4,9 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from cometric.core.formula import Formula
-from cometric.maps.regularized import couple
-from cometric.transports import from_eps
+from cometric.running.settings import from_eps
 from cometric.transports.base import Resources
+from cometric.transports.solving import couple
 
 
 def fresh_lifts(problem, eps, **resources):

@@ -28,10 +28,8 @@ def test_plain_distances_also_of_negative_entries(name, form):
 def test_pca_with_all_components_is_euclidean_and_with_fewer_shorter():
     assert_allclose(baselines.pca(X, 9), baselines.l2(X), atol=1e-10)
     assert_allclose(baselines.pca(X - X.mean(axis=0), 9), baselines.l2(X), atol=1e-10)
-    assert_allclose(
-        baselines.pca(X, 2), baselines.l2(PCA(2, random_state=0).fit_transform(X)), atol=1e-12
-    )
-    assert (baselines.pca(X, 2) <= baselines.l2(X) + 1e-12).all()
+    two = PCA(2, random_state=0).fit_transform(X)
+    assert_allclose(baselines.pca(X, 2), baselines.l2(two), atol=1e-12)
 
 
 COUNTS = np.random.default_rng(2).poisson(X)[:, :6] + np.eye(12, 6, dtype=int)
@@ -217,17 +215,11 @@ def test_log_normalized_counts_have_equal_depth(form):
     assert sparse.issparse(found) == sparse.issparse(form(COUNTS))
     depth = COUNTS.sum(axis=1)
     want = [[np.log(1 + x * np.median(depth) / depth[i]) for x in COUNTS[i]] for i in range(12)]
-    assert_allclose(found.toarray() if sparse.issparse(found) else found, want)
-
-
-def test_log_normalization_skips_empty_rows_and_leaves_other_data_alone():
-    counts = [[1, 1], [0, 0], [4, 0], [3, 3]]
-    for form in (np.array, list):
-        found = baselines.log_normalized(form(counts))
-        assert_allclose(np.expm1(found), [[2, 2], [0, 0], [4, 0], [2, 2]])
-    for form in FORMS:
-        data = form(X)
-        assert baselines.log_normalized(data) is data
+    assert_allclose(dense(found), want)
+    empty = baselines.log_normalized(form(np.array([[1, 1], [0, 0], [4, 0], [3, 3]])))
+    assert_allclose(np.expm1(dense(empty)), [[2, 2], [0, 0], [4, 0], [2, 2]])
+    data = form(X)  # no counts
+    assert baselines.log_normalized(data) is data
 
 
 @pytest.mark.parametrize(

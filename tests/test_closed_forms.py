@@ -107,15 +107,9 @@ def test_every_metric_is_a_singular_vector_of_identity_plus_constant_at_tau_zero
 
 def test_the_rate_of_power_iteration_is_attained():
     tau, residuals = 0.1, []
+    options = {"solver": "power", "tol": 1e-10, "start": "random", "random_state": 0}
     learn(
-        np.eye(5) + 0.3,
-        0,
-        tau,
-        solver="power",
-        tol=1e-10,
-        start="random",
-        random_state=0,
-        callback=lambda now, _: residuals.append(now.residual),
+        np.eye(5) + 0.3, 0, tau, **options, callback=lambda now, _: residuals.append(now.residual)
     )
     assert residuals[-1] / residuals[-2] == pytest.approx((1 + 2 * tau) ** -2, rel=1e-4)
 

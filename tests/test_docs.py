@@ -84,16 +84,10 @@ def test_examples_in_docstrings_show_their_output(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "needs"),
-    [
-        ("datasets", "numpy"),
-        ("plot", "matplotlib"),
-        ("report", "jinja2"),
-        ("scverse.get", "anndata"),
-        ("scverse.pl", "matplotlib"),
-        ("scverse.pp", "anndata"),
-        ("scverse.tl", "anndata"),
-    ],
-)
+    [("datasets", "numpy"), ("plot", "matplotlib"), ("report", "jinja2"),
+     ("scverse.pl", "matplotlib"), ("scverse.get", "anndata"), ("scverse.pp", "anndata"),
+     ("scverse.tl", "anndata")],
+)  # fmt: skip
 def test_every_function_of_the_edges_is_in_the_reference(name, needs):
     pytest.importorskip(needs)
     module = import_module(f"cometric.{name}")

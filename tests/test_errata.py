@@ -223,15 +223,14 @@ def test_t14_division_by_the_maximum_expands():
 
 
 def test_t15_positive_tau_needs_no_graph():
-    phi = maps_of(np.eye(3))
-    plans = phi.to_samples.plans(1.0 - np.eye(3), np.array([[0, 1], [0, 2], [1, 2]]))
+    to_samples, _ = exact_lifts(Problem.from_data(np.eye(3)))
+    plans = to_samples.plans(1.0 - np.eye(3), np.array([[0, 1], [0, 2], [1, 2]]))
     # Printed: uniqueness where couplings tie all pairs together. Here each pair uses itself only.
     moves = {(p, *pair) for p in range(3) for pair in moved(plans, p)}
     assert moves == {(0, 0, 1), (1, 0, 2), (2, 1, 2)}
     for seed in range(5):
-        result = learn(
-            np.eye(3), 0, 0.1, solver="power", tol=1e-12, start="random", random_state=seed
-        )
+        options = {"solver": "power", "tol": 1e-12, "start": "random", "random_state": seed}
+        result = learn(np.eye(3), 0, 0.1, **options)
         assert_allclose(result.samples, symmetric(1.0, 1.0, 1.0), rtol=1e-10)
 
 

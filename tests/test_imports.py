@@ -165,11 +165,6 @@ def test_no_line_of_the_table_allows_unused_imports():
     [
         ("core.types", "import pandas", "core.types imports pandas when loaded"),
         ("core.types", "import cometric", "core.types imports __init__: core may not use root"),
-        (
-            "core.types",
-            "from ..datasets import torus",
-            "core.types imports datasets: core may not use public",
-        ),
         ("maps.new", "def f():\n import numba", "maps.new imports numba"),
         ("solvers.new", "class A:\n import torch", "solvers.new imports torch when loaded"),
         ("core.types", "import json\nfrom scipy.sparse import csr_array", None),

@@ -6,17 +6,17 @@ import pytest
 
 from jumps import WAYS, jumps
 
-# Measured; a change that makes one of them longer should say why. Nine are those of R, which is
-# fitted to the data on both sides; eight read the options and the data; twelve bind histograms to
+# Measured; a change that makes one of them longer should say why. Seven are those of R, which is
+# fitted to the data on both sides; eight read the options and the data; ten bind histograms to
 # the maps and find the stages and the solver.
 MOST = {
-    "exact": 34,
-    "entropic": 41,
-    "limit": 34,
-    "tiles": 50,
-    "anndata": 45,
-    "shell": 52,
-    "landmarks": 59,
+    "exact": 25,
+    "entropic": 32,
+    "limit": 25,
+    "tiles": 40,
+    "anndata": 33,
+    "shell": 44,
+    "landmarks": 40,
 }
 NEEDS = {"anndata": "anndata", "shell": "anndata"}
 

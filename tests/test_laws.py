@@ -24,10 +24,11 @@ from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.exact_map import ExactMap
 from cometric.maps.norms import norm_matrices, norm_matrix
-from cometric.maps.regularized import Regularized, couple
+from cometric.maps.regularized import Regularized
 from cometric.solvers.power import PowerIteration
 from cometric.transports.limit import LimitMap
 from cometric.transports.quadratic import MahalanobisMap
+from cometric.transports.solving import couple
 from cometric.transports.tree import TreeMap
 from lifts import exact_lifts, regularize
 from strategies import costs, data_matrices, fewer, lifts, metrics, positive_costs
@@ -127,9 +128,6 @@ def close(found, wanted, scale, make_map=None):
     if make_map in (*ROOTS.values(), REFERENCES["hellinger"]):  # roots of rounding errors
         accuracy = 1e-7
     assert_allclose(found, wanted, rtol=1e-12, atol=accuracy * scale)
-
-
-# Maps
 
 
 @every_map
@@ -256,9 +254,6 @@ def test_the_interval_after_one_sweep_meets_the_one_at_the_end(lift, power, rho)
         assert np.isfinite(low).all()
         assert (low <= high).all()
     assert (np.maximum(begun[0], ended[0]) <= np.minimum(begun[1], ended[1])).all()
-
-
-# Learned metrics
 
 
 def learned(X, norm="l1", **options):

@@ -12,15 +12,12 @@ from cometric.maps import cluster
 
 CALLS = {
     "anndata": [
-        (
-            lambda path: cm.datasets.pbmc68k_reduced(path),
-            r"this data set needs anndata: .*\[scverse\]",
-        ),
-        (lambda path: reading.read(path), r"Reading files needs anndata: .*\[cli\]"),
+        (cm.datasets.pbmc68k_reduced, r"this data set needs anndata: .*\[scverse\]"),
+        (reading.read, r"Reading files needs anndata: .*\[cli\]"),
     ],
     "distributed": [(lambda path: cluster.active_client(), r"Dask is not installed: .*\[dask\]")],
     "loompy": [
-        (lambda path: reading.read(path.with_suffix(".loom")), "Loom needs loompy: pip install")
+        (lambda path: reading.read(path.with_suffix(".loom")), "Loom needs loompy: pip inst")
     ],
 }
 MODULES = {

@@ -39,13 +39,6 @@ def test_most_neighbors_decide_and_the_nearest_breaks_ties():
     assert scores.knn_accuracy(distances, labels, k=3) == pytest.approx(3 / 5)
 
 
-def test_well_separated_groups_are_found_again():
-    apart = np.where(LABELS[:, None] == LABELS, 0.01 * DISTANCES, 100.0)
-    np.fill_diagonal(apart, 0.0)
-    assert scores.knn_accuracy(apart, LABELS) == 1.0
-    assert scores.silhouette(apart, LABELS) > 0.99
-
-
 NAMES = [f"g{i}" for i in range(9)]
 LINE = np.abs(np.subtract.outer(np.arange(9.0) ** 1.1, np.arange(9.0) ** 1.1))
 
@@ -111,23 +104,11 @@ def test_neighborhoods_agree_with_themselves_and_by_chance():
         (lambda: scores.silhouette(DISTANCES[:5], LABELS), r"`distances` has shape \(5, 60\)"),
         (lambda: scores.silhouette(DISTANCES, LABELS[:5]), "`labels` has 5 entries for 60 items"),
         (lambda: scores.knn_accuracy(DISTANCES, LABELS, k=60), "`k` is 60; choose between 1 and"),
-        (
-            lambda: scores.set_auroc(LINE, NAMES[:5], {}),
-            "`names` has 5 entries for 9 items",
-        ),
-        (
-            lambda: scores.shared_sets(LINE, NAMES, {"a": ["G0", "G1", "G2"]}),
-            "None of the 1 `sets` has 3 members among `names`",
-        ),
-        (
-            lambda: scores.set_auroc(LINE, NAMES, {"a": NAMES[:3]}, folds=1),
-            "`folds` is 1; pass at least 2",
-        ),
+        (lambda: scores.set_auroc(LINE, NAMES[:5], {}), "`names` has 5 entries for 9 items"),
+        (lambda: scores.shared_sets(LINE, NAMES, {"a": ["x"] * 3}), "None of the 1 `sets` has 3 "),
+        (lambda: scores.set_auroc(LINE, NAMES, {}, folds=1), "`folds` is 1; pass at least 2"),
         (lambda: scores.neighbors(DISTANCES, 0), "`k` is 0; choose between 1 and 59"),
-        (
-            lambda: scores.neighborhood_agreement(DISTANCES, DISTANCES[:9, :9]),
-            r"`one` has shape \(60, 60\) and `other` \(9, 9\)",
-        ),
+        (lambda: scores.neighborhood_agreement(DISTANCES, LINE), r"`one` has shape .* `other` \(9"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, words):

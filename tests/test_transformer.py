@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -63,15 +62,6 @@ def test_data_may_stay_in_a_file(counts, tmp_path):
         model.transform(np.load(tmp_path / "short.npy", mmap_mode="r"))
 
 
-def test_parameters_survive_clone_and_set():
-    model = cm.NeighborsTransformer(n_neighbors=9, n_landmarks=12, method="kmeans++", eps=0.3)
-    other = clone(model)
-    assert other.get_params() == model.get_params()
-    assert other.get_params()["n_neighbors"] == 9
-    assert other.set_params(n_neighbors=4, tau=0.2).tau == 0.2
-    assert "kmeans++" in repr(other)
-
-
 @pytest.mark.parametrize("stored", ["sparse", "dense"])
 def test_scanpy_accepts_it(stored, counts):
     anndata = pytest.importorskip("anndata")
@@ -83,11 +73,8 @@ def test_scanpy_accepts_it(stored, counts):
     import cometric.scverse as cms
 
     cms.tl.landmarks(adata, 40, n_neighbors=6, neighbors_key="ours", check=0, **QUICK)
-    assert_allclose(
-        adata.obsp["connectivities"].toarray(),
-        adata.obsp["ours_connectivities"].toarray(),
-        atol=2e-5,
-    )
+    weights = adata.obsp["connectivities"], adata.obsp["ours_connectivities"]
+    assert_allclose(*(each.toarray() for each in weights), atol=2e-5)
     assert_array_equal(adata.obsp["distances"].toarray(), adata.obsp["ours_distances"].toarray())
     assert adata.uns["neighbors"]["params"]["n_neighbors"] == 6
     sc.tl.umap(adata, maxiter=5)
@@ -97,8 +84,6 @@ def test_scanpy_accepts_it(stored, counts):
     ("options", "message"),
     [
         ({"n_neighbors": 1}, "`n_neighbors` is 1; pass a whole number from 2 to 70, the sample"),
-        ({"n_neighbors": 71}, "`n_neighbors` is 71; pass a whole number from 2 to 70"),
-        ({"n_neighbors": 2.5}, "`n_neighbors` is 2.5"),
         ({"n_landmarks": "all"}, "`n_landmarks` is 'all'"),
         ({"method": "best"}, "`method` is 'best'"),
     ],

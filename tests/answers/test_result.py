@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from cometric import ConvergenceWarning, Status, learn, load
+from cometric import ConvergenceWarning, learn, load
 from cometric.core.problem import Problem
 from strategies import REPEATS_AND_HOLES
 
@@ -62,16 +62,6 @@ def test_its_text_describes_the_result(result):
     assert "not converged: the iteration limit was reached first" in str(stopped)
 
 
-def test_metrics_are_samples_then_features(result):
-    samples, features = result.metrics
-    assert samples is result.samples
-    assert features is result.features
-    assert [status for status in Status if status.ok] == [Status.CONVERGED]
-
-
-# Saving
-
-
 def test_a_saved_result_is_read_back_bit_by_bit_without_a_pickle(result, saved):
     assert_same(load(saved), result)
     with np.load(saved, allow_pickle=False) as file:
@@ -90,26 +80,12 @@ def test_merged_and_dropped_items_are_read_back_too(tmp_path):
     assert isinstance(back.problem, Problem)
 
 
-@pytest.mark.parametrize("pair", [tuple, list])
-def test_norm_matrices_are_read_back_too(tmp_path, pair):
-    norms = pair([2.0 - 2.0 * np.eye(4), 1.0 - np.eye(3)])
-    given = learn(X, eps=0, tau=0.1, solver="power", norm=norms)
-    given.save(tmp_path / "norms.npz")
-    for mine, theirs in zip(load(tmp_path / "norms.npz").norms, norms, strict=True):
-        assert_array_equal(mine, theirs)
-
-
 @pytest.mark.parametrize(
     "options",
-    [
-        {"eps": 0, "norm": ("lsa", 2.5)},
-        {"eps": 0.1, "norm": ("lsa", 2.5)},
-        {"eps": 0, "tau": np.float32(0.125), "solver": "power"},
-        {"eps": 0, "max_iter": np.int64(500), "solver": "power"},
-    ],
+    [{"eps": 0.1, "norm": ("lsa", 2.5)}, {"tau": np.float32(0.125)}, {"max_iter": np.int64(500)}],
 )
 def test_pairs_of_names_and_numbers_of_numpy_come_back(tmp_path, options):
-    given = learn(X, **{"tau": 0.1, **options})
+    given = learn(X, **{"eps": 0, "tau": 0.1, **options})
     given.save(tmp_path / "r.npz")
     back = load(tmp_path / "r.npz")
     assert_same(back, given)
@@ -137,17 +113,6 @@ def test_a_name_as_long_as_any_can_be_saved(result, tmp_path, letter):
     result.save(path)
     assert_array_equal(load(path).samples, result.samples)
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
-
-
-def test_saving_again_replaces_the_file(result, saved):
-    before = saved.read_bytes()
-    saved.write_bytes(b"something else")
-    result.save(saved)
-    assert len(saved.read_bytes()) == len(before)
-    assert_same(load(saved), result)
-
-
-# Failures
 
 
 def test_a_failed_save_leaves_nothing_behind(result, tmp_path, monkeypatch):
@@ -178,9 +143,7 @@ def test_a_missing_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere.npz"):
         load(tmp_path / "nowhere.npz")
     (tmp_path / "metrics.npz").touch()
-    with pytest.raises(
-        FileNotFoundError, match=r"metric.npz` does not exist. Did you mean '.*metr"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"metric.npz` does not exist. Did you mean '.*met"):
         load(tmp_path / "metric.npz")
 
 
@@ -241,9 +204,6 @@ def test_other_files_are_refused_by_name(tmp_path):
     path.write_bytes(pickle.dumps({"samples": [1, 2]}))
     with pytest.raises(ValueError, match="other.npz` is not a saved result"):
         load(path)
-    np.save(tmp_path / "array.npy", np.eye(2))
-    with pytest.raises(ValueError, match="array.npy` is not a saved result"):
-        load(tmp_path / "array.npy")
 
 
 class Trap:
@@ -277,10 +237,8 @@ def rewritten(path, header=None, **arrays):
     [
         ({"header": b"[]"}, "metrics.npz"),
         ({"header": b'{"schema": 3}'}, "is damaged"),
-        ({"header": b'{"schema": 99}'}, "metrics.npz` has schema 99; this version reads 3"),
         ({"header": b'{"schema": 2}'}, "metrics.npz` has schema 2; this version reads 3"),
         ({"history": None}, "metrics.npz"),
-        ({"samples": None}, "metrics.npz"),
         ({"features_hist_data": None}, "metrics.npz"),
         ({"history": np.zeros((2, 3))}, "metrics.npz"),
         ({"samples": np.zeros((2, 2))}, r"damaged: .*samples has shape \(2, 2\), not \(4, 4\)"),
@@ -337,9 +295,6 @@ def test_an_error_names_the_folder_and_not_a_temporary_file(result, tmp_path):
     with pytest.raises(FileNotFoundError) as missing:
         result.save(tmp_path / "none" / "x.npz")
     assert missing.value.filename == str(tmp_path / "none")
-    with pytest.raises(IsADirectoryError) as folder:
-        result.save(tmp_path)
-    assert folder.value.filename == str(tmp_path)
 
 
 def test_files_of_version_0_2_have_its_reference(tmp_path):

@@ -55,17 +55,7 @@ def test_the_vote_is_that_of_its_naive_twin(k, seed, labels):
     assert_allclose(answer.shares.max(axis=1), answer.confidence)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"eps": 0, "tau": 0.05},
-        {"eps": 0.1, "tau": 0.01},
-        {"eps": np.inf, "tau": 0.05},
-        {"restart": 0.3, "norm": "lsa"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, {"eps": 0, "tau": 0.05}, {"eps": np.inf}], ids=str)
 def test_labeled_samples_get_their_own_labels_back_from_one_neighbor(options):
     result = cm.learn(X, **options)
     answer = cm.transfer_labels(result.transform(X), LABELS, 1)
@@ -174,7 +164,7 @@ def test_the_default_is_15_neighbors_or_all_of_fewer():
     assert_array_equal(cm.transfer_labels(few, kinds).shares, shares)
 
 
-GOOD = np.ones((2, 3))
+GOOD, FEW = np.ones((2, 3)), sparse.csr_array(np.eye(2, 3))
 
 
 @pytest.mark.parametrize(
@@ -185,22 +175,13 @@ GOOD = np.ones((2, 3))
         ((GOOD, [None, None, np.nan]), {}, "`labels` are all missing"),
         ((GOOD, ["a", 1, "b"]), {}, "`labels` mixes types"),
         ((GOOD, list("abc"), 4), {}, "`n_neighbors` is 4; pass a whole number from 1 to 3"),
-        ((GOOD, list("abc"), 0), {}, "`n_neighbors` is 0"),
         ((GOOD[0], list("abc"), 1), {}, r"`distances` has shape \(3,\)"),
         ((-GOOD, list("abc"), 1), {}, "`distances` has 6 entries that are negative"),
         ((GOOD * np.nan, list("abc"), 1), {}, "`distances` has 6 entries that are not finite"),
         ((GOOD.astype(str), list("abc"), 1), {}, "pass a matrix of numbers"),
-        (
-            (sparse.csr_array(np.eye(2, 3)), list("abc"), 2),
-            {},
-            "`distances` is sparse and has rows with 1 neighbor; need `n_neighbors` = 2",
-        ),
+        ((FEW, list("abc"), 2), {}, "sparse and has rows with 1 neighbor; need `n_neighbors` = 2"),
         ((GOOD, list("abc"), 1), {"within": GOOD}, r"`within` has shape \(2, 3\); .* \(3, 3\)"),
-        (
-            (GOOD, list("abc"), 3),
-            {"within": np.ones((3, 3))},
-            "`n_neighbors` is 3; pass a whole number from 1 to 2",
-        ),
+        ((GOOD, list("abc"), 3), {"within": np.ones((3, 3))}, "`n_neighbors` is 3; .* from 1 to 2"),
     ],
 )
 def test_bad_input_is_refused(arguments, options, words):

@@ -36,9 +36,6 @@ def choice():
     return cm.choose(blocks(), FEW, n_splits=3)
 
 
-# the loss and its error
-
-
 def naive_loss(distances, hidden, k):
     losses = []
     for i in range(len(hidden)):
@@ -91,9 +88,6 @@ def test_the_standard_error_counts_samples_and_splits():
     assert_allclose(standard_error(one), 1 / math.sqrt(3))
 
 
-# the halves
-
-
 def test_halves_of_the_features_have_nothing_in_common():
     X = sparse.csr_array(np.arange(1.0, 61.0).reshape(6, 10))
     first, second = hide_features(X, 2, np.random.default_rng(0))
@@ -130,9 +124,6 @@ def test_dense_data_are_cut_to_the_budget(monkeypatch):
     assert 900 <= len(rows) * len(columns) / 2 <= 1000
     rows, columns = comparison.select(X, 90, 30, np.random.default_rng(0))
     assert (len(rows), len(columns)) == (90, 60)
-
-
-# what is chosen
 
 
 def test_blocks_are_found_by_all_but_random_neighbors(choice):
@@ -229,9 +220,6 @@ def test_sparse_data_with_empty_rows_are_read():
     assert found.n_samples == 58
 
 
-# the answer in words
-
-
 def made(first, difference=0.0, error=0.002, alone=0.010, random=0.8, best="LSA-30"):
     """Losses of two candidates and LSA-30, the best of them at 0.4; random neighbors at 0.8.
 
@@ -258,12 +246,7 @@ def made(first, difference=0.0, error=0.002, alone=0.010, random=0.8, best="LSA-
             r"^Use cm.learn\(X\): it is behind no other candidate by more than 5 % of the distance "
             r"to random samples; R alone \(cm.baselines.reference\) by 2 %.$",
         ),
-        (
-            made(0.100),
-            None,
-            "^Cannot decide: usual may be behind another candidate by 25 % of the distance to "
-            r"random samples, or ahead of all. Use cm.learn\(X\), the safe choice.$",
-        ),
+        (made(0.100), None, r"^Cannot decide: .* 25 % of .* Use cm.learn\(X\), the safe choice.$"),
         # worse than LSA-30, but not for sure by more than what matters
         (made(0.034, difference=0.030, error=0.006), None, "^Cannot decide: usual may be behind"),
         (
@@ -277,11 +260,7 @@ def made(first, difference=0.0, error=0.002, alone=0.010, random=0.8, best="LSA-
             "strong",
             r"by strong predict .* than those by usual .*: use cm.learn\(X, restart=0.9\).$",
         ),
-        (
-            made(0.100, random=0.403),
-            None,
-            "^Cannot decide: neighbors by usual do not predict hidden features better than random.",
-        ),
+        (made(0.100, random=0.403), None, "^Cannot decide: neighbors by usual do not predict"),
         (made(0.100, random=0.399), None, "^Cannot decide: neighbors by usual do not predict"),
     ],
 )
@@ -301,9 +280,8 @@ def test_losses_that_hardly_differ_from_random_ones_decide_nothing():
     rng = np.random.default_rng(0)
     rates = 1.0 / np.arange(1, 301)
     subject = np.where(np.arange(300) % 2, 1.5, 1.0)
-    X = np.array(
-        [rng.multinomial(5, p / p.sum()) for p in (rates * subject, rates) for _ in range(100)]
-    )
+    chances = [p / p.sum() for p in (rates * subject, rates)]
+    X = np.array([rng.multinomial(5, p) for p in chances for _ in range(100)])
     found = cm.choose(X, n_splits=2)
     assert found.picked is None
     assert found.advice.startswith("Cannot decide")
@@ -316,9 +294,8 @@ def test_the_first_candidate_is_left_for_one_that_is_better_for_sure():
     loud = rng.multinomial(300, np.ones(20) / 20, 150) * rng.integers(1, 9, (150, 20))
     kinds = rng.poisson(np.kron(np.eye(3), np.full((50, 30), 1.5)) + 0.1)
     X = np.hstack([loud, kinds])
-    found = cm.choose(
-        X, {"l1": {"tau": 10.0, "norm": "l1", "eps": np.inf}, "usual": {}}, n_splits=3
-    )
+    candidates = {"l1": {"tau": 10.0, "norm": "l1", "eps": np.inf}, "usual": {}}
+    found = cm.choose(X, candidates, n_splits=3)
     assert found.picked != "l1"
     assert found.picked is not None
 
@@ -349,24 +326,18 @@ def test_the_plot_has_a_dot_per_candidate(choice):
     mpl.pyplot.close(ax.figure)
 
 
-# bad inputs
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"n_samples": 0}, "`n_samples` is 0; pass a whole number, at least 1"),
         ({"n_features": 2.5}, "`n_features` is 2.5; pass a whole number"),
         ({"n_splits": 0}, "`n_splits` is 0"),
-        ({"n_neighbors": "ten"}, "`n_neighbors` is 'ten'"),
         ({"n_neighbors": 59}, "need more than `n_neighbors`"),
         ({"n_features": 1}, "`X` has 2 columns to choose from; need at least 4"),
         ({"random_state": -1}, "`random_state` is -1"),
         ({"n_threads": 0}, "`n_threads` is 0"),
-        ({"device": 3}, "`device` is 3"),
         ({"progress": 2}, "`progress` is 2"),
         ({"candidates": {}}, "`candidates` is {}; pass options of `learn` by name"),
-        ({"candidates": ["tau"]}, r"`candidates` is \['tau'\]"),
         ({"candidates": {"a": 0.1}}, r"`candidates\['a'\]` is 0.1; pass options"),
         ({"candidates": {"CA-10": {}}}, r"`candidates\['CA-10'\]` has the name of a baseline"),
         ({"candidates": {"a": {"alpha": 1}}}, r"has 'alpha', which is not an option .* eps, tau"),
@@ -375,11 +346,7 @@ def test_the_plot_has_a_dot_per_candidate(choice):
         ({"candidates": {"a": {"norm": (np.eye(2), np.eye(2))}}}, "has matrices as 'norm'"),
         ({"candidates": {"a": {"transport": "tree"}}}, r"\['a'\]`: `transport` is 'tree'"),
         ({"candidates": {"a": {"features": np.eye(60)}}}, "has 'features', which is not an option"),
-        ({"candidates": {"a": {"dtype": "f2"}}}, r"`candidates\['a'\]`: `dtype` is 'f2'"),
         ({"candidates": {"a": {"restart": 2}}}, r"`candidates\['a'\]`: `restart` is 2"),
-        ({"candidates": {"a": {"saturate": -1}}}, r"`candidates\['a'\]`: `saturate` is -1"),
-        ({"n_samples": True}, "`n_samples` is True"),
-        ({"n_splits": None}, "`n_splits` is None"),
         ({"device": "gpu"}, "`device` is 'gpu'; pass 'cuda'"),
         ({"candidates": {"a": {"start": np.eye(60)}}}, "has matrices as 'start'"),
     ],

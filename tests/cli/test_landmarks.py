@@ -140,14 +140,9 @@ def test_an_output_that_has_metrics_already_is_replaced(data):
     ("words", "message"),
     [
         (["x.h5ad", "-o", "x.h5ad"], "`x.h5ad` exists; pass another name, or --force"),
-        (
-            ["x.h5ad", "-o", "y.h5ad", "-n", "81"],
-            "`n_neighbors` is 81; pass a whole number from 2 to 80",
-        ),
         (["x.h5ad", "-o", "y.h5ad", "--n-landmarks", "81"], "`n_landmarks` is 81; choose between"),
         (["c.h5ad", "-o", "y.h5ad"], "`c.h5ad` is stored by columns (CSC)"),
         (["empty.h5ad", "-o", "y.h5ad"], "`empty.h5ad` has 1 empty sample (first: sample 's4')"),
-        (["noise.h5ad", "-o", "y.h5ad"], "`noise.h5ad`"),
     ],
 )
 def test_messages(words, message, data):
@@ -157,17 +152,20 @@ def test_messages(words, message, data):
         holed = data.X.toarray()
         holed[4] = 0
         anndata.AnnData(holed, obs=data.obs[[]], var=data.var[[]]).write_h5ad("empty.h5ad")
-    if words[0] == "noise.h5ad":
-        Path("noise.h5ad").write_bytes(np.random.default_rng(0).bytes(5000))
     said = run("landmarks", *words, code=2).stderr
     assert message in " ".join(said.split())
     assert not Path("y.h5ad").exists()
 
 
-def test_groups_without_a_landmark_are_a_warning(data):
+def test_labels_are_those_of_the_landmarks_and_groups_without_one_a_warning(data):
     run("landmarks", "x.h5ad", "-o", "y.h5ad", *QUICK)
+    run("rank", "y.h5ad", "--labels", "kind", "-o", "ranks.csv")
+    run("report", "y.h5ad", "--labels", "kind", "-o", "page.html")
     made = anndata.read_h5ad("y.h5ad")
     rows = made.uns["cometric"]["landmarks"]["rows"]
+    sketch = cm.learn_landmarks(data, 30, **SAME)
+    ranks = cm.rank_features(sketch.result, data.obs["kind"].to_numpy()[rows])
+    assert len(Path("ranks.csv").read_text().splitlines()) == len(ranks) + 1
     others = np.setdiff1d(np.arange(made.n_obs), rows)
     made.obs["few"] = np.where(np.arange(made.n_obs) == others[0], "rare", "common")
     made.obs.loc[made.obs_names[rows[:5]], "few"] = "other"
@@ -175,16 +173,6 @@ def test_groups_without_a_landmark_are_a_warning(data):
     said = run("rank", "y.h5ad", "--labels", "few", "-o", "few.csv").stderr
     assert "1 group of 3 have no landmark" in said
     assert "(first: 'rare')" in said
-
-
-def test_labels_are_those_of_the_landmarks(data):
-    run("landmarks", "x.h5ad", "-o", "y.h5ad", *QUICK)
-    run("rank", "y.h5ad", "--labels", "kind", "-o", "ranks.csv")
-    run("report", "y.h5ad", "--labels", "kind", "-o", "page.html")
-    rows = anndata.read_h5ad("y.h5ad").uns["cometric"]["landmarks"]["rows"]
-    sketch = cm.learn_landmarks(data, 30, **SAME)
-    ranks = cm.rank_features(sketch.result, data.obs["kind"].to_numpy()[rows])
-    assert len(Path("ranks.csv").read_text().splitlines()) == len(ranks) + 1
 
 
 def test_a_full_disk_leaves_no_file(data, monkeypatch):
@@ -273,7 +261,6 @@ def test_a_large_file_is_planned_without_reading_it(data, monkeypatch):
     from cometric.cli import fitting, loading
     from cometric.running import planning
 
-    here = Path.cwd()
     monkeypatch.setattr(fitting, "WHOLE", 0.0)
     monkeypatch.setattr(planning, "free_memory", lambda: 1e4)
     monkeypatch.setattr(loading.Data, "read", lambda *_: pytest.fail("it was read"))
@@ -282,6 +269,3 @@ def test_a_large_file_is_planned_without_reading_it(data, monkeypatch):
     assert "does not fit" in said
     facts = json.loads(run("plan", "x.h5ad", "--json", code=5).stdout)
     assert facts["density"] == pytest.approx(data.X.nnz / 2400)
-    monkeypatch.undo()
-    monkeypatch.setattr(fitting, "WHOLE", 0.0)
-    assert "iterations" in run("plan", here / "x.h5ad", "--eps", "0.5").stdout

@@ -28,14 +28,9 @@ def folder(tmp_path_factory):
     holed.iloc[3] = 0.0
     holed.to_csv(folder / "holed.csv")
     table.rename(columns=str.upper).to_csv(folder / "upper.csv")
-    (table - 1.0).to_csv(folder / "scaled.csv")
     table.iloc[:, :4].to_csv(folder / "narrow.csv")
     np.save(folder / "complex.npy", counts + 1j)
-    np.save(folder / "thin.npy", counts[:1])
-    known = np.ones((8, 8)) - np.eye(8)
-    np.save(folder / "known.npy", known)
-    np.save(folder / "skew.npy", np.triu(known))
-    np.save(folder / "fewer.npy", known[:7, :7])
+    np.save(folder / "fewer.npy", np.ones((7, 7)) - np.eye(7))
     made = anndata.AnnData(table)
     made.write_h5ad(folder / "plain.h5ad")
     scaled = made.copy()
@@ -74,33 +69,20 @@ def said(*words, code=2):
 WHOLE = "pass a whole number, at least 1."
 BAD_VALUES = [
     (["--eps", "abc"], "`eps` is 'abc'; pass a number, at least 0, or 'auto'."),
-    (["--tau", "abc"], "`tau` is 'abc'; pass a number, at least 0, 'auto', "),
-    (
-        ["--transport", "exakt"],
-        "--transport: 'exakt' does not name a transport. Write one of exact",
-    ),
+    (["--transport", "exakt"], "--transport: 'exakt' does not name a transport. Write one of"),
     (["--transport", "exact(1)"], "--transport: 'exact(1)' has other parameters than exact; write"),
     (["--transport", "unbalanced(0.1, rho=-1)"], "--transport: `rho` is -1; it must be positive"),
-    (["--solver", "best"], "`solver` is 'best'; choose 'auto', 'anderson'"),
     (["--tol", "low"], "`tol` is 'low'; pass a number."),
-    (["--max-iter", "1.5"], f"`max_iter` is 1.5; {WHOLE}"),
     (["--sweeps", "many"], f"`sweeps` is 'many'; {WHOLE}"),
-    (["--device", "tpu"], "`device` is 'tpu'"),
     (["--device", "cpu,cuda"], "`device` is ['cpu', 'cuda']; a list names GPUs only."),
-    (["--dtype", "int3"], "`dtype` is 'int3'; choose auto, float64 or float32."),
-    (["--start", "here"], "`start` is 'here'; "),
     (["--memory-limit", "-1"], "`memory_limit` is -1000000000.0; it must not be negative."),
-    (["--checkpoint-every", "x"], "`checkpoint_every` is 'x'; pass a number."),
     (["--tau", "0.1", "--restart", "0.2"], "`restart` is 0.2 and `tau` is 0.1; both determine"),
     (["--transport", "tree", "--eps", "0.5"], "`eps` is 0.5 and `transport` is trees by"),
-    (["--features", "skew.npy"], "`features` is not symmetric; pass the mean of it and"),
     (["--features", "fewer.npy"], "`features` has 7 rows; `X` has 8 features. Pass"),
     (["--features", "no.npy"], "`no.npy` does not exist"),
-    (["--samples", "known.npy"], "`samples` has 8 rows; `X` has 14 samples. Pass"),
     (["--eps", "0", "--device", "cuda"], "leave `device` out, or pass a positive, finite"),
     (["--device", "cuda:77"], "`device` is 'cuda:77'; pass 'cpu'"),
     (["--layer", "no"], "`layer` is 'no', but there are no layers. Leave out `layer`."),
-    (["--use-raw"], "`use_raw` is True, but `.raw` is None. Leave out `use_raw`."),
     (["--key", "a/b"], "`key_added` is 'a/b'; pass a name, without '/', NUL and lone surrogates."),
     (["--checkpoint", "x.csv"], "`checkpoint` is 'x.csv', which is a file; pass a folder"),
     (
@@ -114,30 +96,13 @@ BAD_LINES = [
         ["learn", "narrow.csv", "-o", "y.npz", *QUICK, "--checkpoint", "saved"],
         "`saved` holds a checkpoint of another run: the data differ.",
     ),
-    (["learn", "holed.csv", "-o", "y.npz"], "`holed.csv` has 1 empty sample (first: line 5 ('s3')"),
     (["learn", "complex.npy", "-o", "y.npz"], "`complex.npy` holds complex128; pass real numbers."),
-    (["learn", "thin.npy", "-o", "y.npz"], "`X` has shape (1, 8); need at least 2 rows"),
     (["learn", "layers.h5ad", "-o", "y.npz"], "`.X` is None. Pass `layer`, one of ['counts']"),
-    (
-        ["learn", "scaled.h5ad", "-o", "y.npz"],
-        "scaled or centered are not masses. Other data are there: pass `layer='counts'` or "
-        "`use_raw=True`.",
-    ),
-    (["learn", "scaled.csv", "-o", "y.npz"], "Pass counts, or their logarithms: data that were"),
-    (
-        ["learn", "narow.csv", "-o", "y.npz"],
-        "`narow.csv` does not exist. Did you mean 'narrow.csv'?",
-    ),
+    (["learn", "scaled.h5ad", "-o", "y.npz"], "pass `layer='counts'` or `use_raw=True`."),
     (["modules", "droped.npz"], "`droped.npz` does not exist. Did you mean 'dropped.h5ad'?"),
     (["learn", "out.npz", "-o", "y.npz"], "`out.npz` is a saved result, not data."),
-    (
-        ["modules", "plain.h5ad"],
-        "`plain.h5ad`: `.uns` has no metrics under 'cometric'. Run `learn` first",
-    ),
-    (
-        ["neighbors", "out.npz", "-o", "y.csv", "-n", "99"],
-        "`n_neighbors` is 99; pass a whole number from 2 to 14",
-    ),
+    (["modules", "plain.h5ad"], "`plain.h5ad`: `.uns` has no metrics under 'cometric'. Run `learn"),
+    (["neighbors", "out.npz", "-o", "y.csv", "-n", "99"], "`n_neighbors` is 99; pass a whole"),
     (["neighbors", "out.npz", "-o", "y.csv", "--of", "genes"], "`of` is 'genes'; choose 'samples'"),
     (
         ["neighbors", "dropped.h5ad", "-o", "y.h5ad", "-n", "5"],
@@ -150,10 +115,6 @@ BAD_LINES = [
     (
         ["rank", "labeled.h5ad", "--labels", "celltype"],
         "`labels` is 'celltype'; `labeled.h5ad` has 'cell_type'. Did you mean 'cell_type'?",
-    ),
-    (
-        ["modules", "out.npz", "-o", "y.csv", "--sets", "upper.gmt"],
-        "`upper.gmt` does not exist. Did you mean 'upper.csv'?",
     ),
     (
         ["report", "out.npz", "-o", "y.html", "--labels", "kind"],

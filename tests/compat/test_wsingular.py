@@ -22,15 +22,9 @@ SOLVERS = [
 FUNCTIONS = {
     "": SOLVERS,
     "distance": ["wasserstein_map", "sinkhorn_map"],
-    "utils": [
-        "random_distance",
-        "regularization_matrix",
-        "hilbert_distance",
-        "normalize_dataset",
-        "check_uniqueness",
-        "silhouette",
-    ],
-}
+    "utils": ["random_distance", "regularization_matrix", "hilbert_distance", "normalize_dataset",
+              "check_uniqueness", "silhouette"],
+}  # fmt: skip
 
 
 def torus(n, m, width=0.05):
@@ -67,9 +61,6 @@ class Writer:
 
     def add_scalar(self, name, value, k):
         self.told.append((name, float(value), k))
-
-
-# Beside the original
 
 
 @pytest.mark.parametrize(
@@ -166,9 +157,6 @@ def test_helpers_give_the_numbers_of_the_original(original, data, steps):
     assert wsingular.utils.silhouette(C, labels) == original.utils.silhouette(C, labels)
 
 
-# On its own
-
-
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("form", ["dataset", "tuple", "list", "NumPy"])
 @pytest.mark.parametrize("dtype", [torch.double, torch.float])
@@ -186,17 +174,11 @@ def test_every_solver_takes_every_form(data, histograms, name, form, dtype):
 
 
 def test_a_random_distance_looks_like_one():
-    import cometric.compat.wsingular as other
-
-    assert other is wsingular
-    D = other.utils.random_distance(6, torch.float, "cpu")
+    D = wsingular.utils.random_distance(6, torch.float, "cpu")
     assert D.dtype is torch.float
     assert torch.equal(D, D.T)
     assert not D.diagonal().any()
     assert D.max() == 1
-
-
-# Faults of the original that are not here
 
 
 def test_exact_distances_keep_their_digits(histograms):
@@ -211,17 +193,13 @@ def test_exact_distances_keep_their_digits(histograms):
     )
 
 
-def test_uniqueness_can_be_denied():
+def test_uniqueness_can_be_denied_and_proved():
     block = torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=torch.double)
     X = torch.block_diag(block, block)
     A = B = X / X.sum(1, keepdim=True)
     C = torch.ones(4, 4) - torch.block_diag(torch.ones(2, 2), torch.ones(2, 2))
     assert wsingular.utils.check_uniqueness(A, B, C, C) is False
-
-
-def test_uniqueness_can_be_proved():
-    rng = np.random.default_rng(0)
-    X = torch.as_tensor(rng.random((4, 4)) + 0.1)
+    X = torch.as_tensor(np.random.default_rng(0).random((4, 4)) + 0.1)
     A, B = wsingular.utils.normalize_dataset(X, **FORM)
     C, D = wsingular.wasserstein_singular_vectors((A, B), n_iter=40, **FORM)
     assert wsingular.utils.check_uniqueness(A, B, C, D) is True
@@ -237,9 +215,8 @@ def test_losses_need_no_writer(data):
         assert losses == sorted(losses, reverse=True)
     assert wsingular.utils.hilbert_distance(C, refs[0]) < loss_C[-1]
     assert wsingular.utils.hilbert_distance(D, refs[1]) < loss_D[-1]
-    *_, loss_C, loss_D = wsingular.sinkhorn_singular_vectors(
-        data, n_iter=4, tau=0.1, log_loss=True, **FORM
-    )  # without a reference: the steps
+    short = {"n_iter": 4, "tau": 0.1, "log_loss": True, **FORM}  # without a reference: the steps
+    *_, loss_C, loss_D = wsingular.sinkhorn_singular_vectors(data, **short)
     assert len(loss_C) == len(loss_D) == 4
     assert loss_C[-1] < 0.1 * loss_C[0]
     steps = []
@@ -298,9 +275,6 @@ def test_bars_are_drawn_when_asked_for(data, capfd, monkeypatch):
     assert "of 3 iterations" in capfd.readouterr().err
 
 
-# What is wrong is said
-
-
 def with_hole(data, where):
     holed = data.clone()
     holed[where] = 0
@@ -315,10 +289,7 @@ def with_hole(data, where):
         (lambda X: X * torch.nan, "`dataset` has 108 NaN entries"),
         (lambda X: X[0], "`dataset` has 1 dimension; pass a matrix"),
         (lambda X: with_hole(X, 3), r"`dataset` has 1 empty row \(first: 3\)"),
-        (
-            lambda X: with_hole(X, (slice(None), [2, 4])),
-            r"`dataset` has 2 empty columns \(first: 2\)",
-        ),
+        (lambda X: with_hole(X.T, [2, 4]).T, r"`dataset` has 2 empty columns \(first: 2\)"),
         (lambda X: torch.ones(4, 5), "does not tell the histograms apart"),
         (lambda X: (torch.eye(3), 2 * torch.eye(3)), "3 rows that do not sum to 1 .*sum 2"),
         (lambda X: (X, X), "9 rows that do not sum to 1"),
@@ -348,22 +319,15 @@ def test_bad_options_are_refused(data, option, value, message):
         )
 
 
-@pytest.mark.parametrize(
-    ("C", "message"),
-    [
-        (torch.ones(12, 12), "`cost` has a non-zero diagonal"),
-        (torch.triu(torch.ones(12, 12), 1), "`cost` is not symmetric"),
-        (torch.ones(3, 4), r"`cost` has shape \(3, 4\); the histograms have 12 bins"),
-        (1 - torch.eye(5), r"`cost` has shape \(5, 5\); the histograms have 12 bins"),
-    ],
-)
-def test_bad_costs_are_refused(histograms, C, message):
-    with pytest.raises(ValueError, match=message):
-        wsingular.distance.wasserstein_map(histograms[0], C, **FORM)
-
-
 def test_other_bad_arguments_are_refused(histograms):
     A, _ = histograms
+    for cost, words in (
+        (torch.ones(12, 12), "`cost` has a non-zero diagonal"),
+        (torch.triu(torch.ones(12, 12), 1), "`cost` is not symmetric"),
+        (1 - torch.eye(5), r"`cost` has shape \(5, 5\); the histograms have 12 bins"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            wsingular.distance.wasserstein_map(A, cost, **FORM)
     C, D = (wsingular.utils.random_distance(size, **FORM) for size in (12, 9))
     with pytest.raises(ValueError, match=r"`R` has shape \(12, 12\); pass 9 x 9"):
         wsingular.distance.wasserstein_map(A, C, R=C, tau=0.1, **FORM)

@@ -59,13 +59,8 @@ def test_the_comparison_sees_what_is_missing_or_recolored(drawings):
         away = pictures.difference(pictures.picture(draw), pictures.saved(name))
         assert away > pictures.TOLERANCE
     for name in NAMES[1:]:  # and no picture could be taken for another
-        assert pictures.difference(pictures.saved(name), pictures.saved(NAMES[0])) > (
-            2 * pictures.TOLERANCE
-        )
-
-
-def test_a_shift_by_a_pixel_is_within_the_tolerance():
+        away = pictures.difference(pictures.saved(name), pictures.saved(NAMES[0]))
+        assert away > 2 * pictures.TOLERANCE
     image = pictures.saved("embedding_labels")
     assert pictures.difference(image, np.roll(image, 1, axis=1)) < 0.1
     assert pictures.difference(image, np.roll(image, 5, axis=1)) > 2 * pictures.TOLERANCE
-    assert pictures.difference(image, image[:-1]) == np.inf

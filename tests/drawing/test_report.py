@@ -30,7 +30,6 @@ from cometric.core.trees import MetricTree
 from cometric.drawing import layout, packing, sentences
 from cometric.drawing.columns import read_columns
 from cometric.drawing.packing import SMALLEST, log_codes, pack_numbers
-from cometric.drawing.sentences import Words
 
 LABELS = np.repeat(["early", "late"], [12, 8])
 GENES = [f"g{k}" for k in range(10)]
@@ -190,13 +189,6 @@ def test_the_page_tells_status_values_and_silhouettes(result, page):
     assert dict(scores)["Learned"] == f"{known:.3f}"
 
 
-def test_each_group_is_described_by_its_own_feature(page):
-    rows = re.findall(r"<td><bdi>(\w+)</bdi></td>\s*<th[^>]*><bdi>g(\d)</bdi>", page)
-    told = {group: int(feature) for group, feature in rows}
-    assert set(told) == {"early", "late"}
-    assert told["early"] < 5 <= told["late"]
-
-
 def test_only_the_script_and_the_style_of_the_page_may_be_used(page):
     scripts = [text for attrs, text in Scripts(page).found if attrs.get("type") is None]
     policy = html.unescape(re.search(r'Security-Policy" content="([^"]*)"', page)[1])
@@ -205,10 +197,8 @@ def test_only_the_script_and_the_style_of_the_page_may_be_used(page):
         base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         for text in (*scripts, style)
     )
-    assert policy == (
-        f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    allowed = f"script-src 'sha256-{script}'; style-src 'sha256-{style}'"
+    assert policy == f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     assert not re.search(r'(?:src|href)="|https?://(?!www\.w3\.org)|@import|url\(', page)
 
 
@@ -249,14 +239,9 @@ def test_the_folder_is_checked_before_maps_are_drawn(result, tmp_path, monkeypat
         report.write(result, tmp_path / "nodir" / "r.html")
     with pytest.raises(IsADirectoryError):
         report.write(result, tmp_path, force=True)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["r.txt", "r.pdf", "r.npz"])
-def test_another_ending_than_html_is_refused(result, tmp_path, name):
-    words = rf"`path` is .*{name}'; its ending should be .html or .htm. The report is a page"
+    words = "`path` is .*r.pdf'; its ending should be .html or .htm. The report is a page"
     with pytest.raises(ValueError, match=words):
-        report.write(result, tmp_path / name)
+        report.write(result, tmp_path / "r.pdf")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -264,19 +249,16 @@ def test_another_ending_than_html_is_refused(result, tmp_path, name):
     ("options", "words"),
     [
         ({"labels": [1, 2]}, r"`labels` has shape \(2,\); there are 20 samples"),
-        ({"sample_names": ["a"]}, r"`sample_names` has shape \(1,\); there are 20 samples"),
         ({"feature_names": ["a"]}, r"`feature_names` has shape \(1,\); there are 10 features"),
         ({"method": "pca"}, "`method` is 'pca'; choose 'umap' or 'tsne'"),
         ({"labels": {"a": LABELS, "b": [1]}}, r"`labels\['b'\]` has shape \(1,\); there are 20"),
         ({"feature_labels": LABELS}, r"`feature_labels` has shape \(20,\); there are 10 features"),
         ({"labels": "kind"}, r"`labels` is 'kind'; .* 20 samples, such as `adata.obs\['kind'\]`"),
         ({"feature_labels": "kind"}, r"10 features, such as `adata.var\['kind'\]`, not a name"),
-        ({"labels": np.ones((20, 2))}, r"`labels` has shape \(20, 2\)"),
         ({"modules": "yes"}, r"`modules` is 'yes'; pass what cm.modules\(result\) returned"),
         ({"X": np.ones((20, 3))}, r"`X` has shape \(20, 3\); .* a matrix of shape \(20, 10\)"),
         ({"X": -np.ones((20, 10))}, "`X` has .* negative entr"),
         ({"clusters": [1, 2]}, r"`clusters` has shape \(2,\); there are 20 samples"),
-        ({"words": "cells"}, r"`words` is 'cells'; pass two .* such as \('cells', 'genes'\)"),
         ({"words": ("cells", "")}, r"`words` is \('cells', ''\); pass two"),
         ({"X": [["a"] * 10] * 20}, "`X` has dtype <U1; pass real numbers"),
     ],
@@ -291,8 +273,7 @@ def test_of_a_given_metric_the_page_names_no_solver(write):
     given = np.abs(np.subtract.outer(np.arange(10.0), np.arange(10.0)))
     page, _ = write(cm.learn(X, features=given), labels=["a", "b"] * 6, modules=False)
     text = page.split("<script")[0]
-    for words in ("Computed", "Distances were computed from the given ones"):
-        assert words in text
+    assert "Distances were computed from the given ones" in text
     for words in ("nan", "Singular values", "Solver", "Residual", "onverged", "the largest is 1"):
         assert words not in text
 
@@ -311,9 +292,7 @@ def test_large_data_are_drawn_in_part_and_the_page_says_so(result, write, monkey
     assert shares["low"] + 254 * shares["step"] == pytest.approx(largest, abs=1e-4)
 
 
-def test_many_entries_mean_masses_of_fewer_features_and_the_page_says_so(
-    result, write, monkeypatch
-):
+def test_many_entries_mean_masses_of_fewer_features(result, write, monkeypatch):
     monkeypatch.setattr(report, "MAX_ENTRIES", 155)  # 20 of each feature
     page, data = write(result, modules=False)
     A = result.problem.samples.full.toarray()
@@ -334,9 +313,6 @@ def test_several_labelings_color_the_samples(result, write):
             "score": np.linspace(0, 1, 20),
         }
     )
-    many = pd.concat([frame] * 2)  # more than 30 numbers make a scale
-    with pytest.raises(ValueError, match=r"`labels\['stage'\]` has shape \(40,\)"):
-        write(result, labels=many)
     _, data = write(result, labels=frame, modules=False)
     names = [column["name"] for column in data["samples"]["columns"]]
     assert names == [*frame, report.CLUSTERS]
@@ -385,13 +361,6 @@ def test_the_page_speaks_of_cells_and_genes(grouped, write):
     assert "Press a gene that you know" in shown
     assert "Distances learned from 150 cells" in shown
     assert not re.search(r"\b(samples?|features?|mass)\b", shown)
-
-
-def test_words_have_a_singular_and_ratios_no_exponent():
-    words = Words("cities", "species")
-    assert (words.one("samples"), words.one("features")) == ("city", "species")
-    ratios = [sentences.times(ratio) for ratio in (1.26, 9.96, 140.2, 12345.0)]
-    assert ratios == ["1.3", "10", "140", "12,345"]
 
 
 def test_advice_is_for_the_reader_or_for_the_author(page):
@@ -553,13 +522,6 @@ def test_the_feature_of_a_group_is_the_one_that_rank_features_names(grouped, wri
     ranks = cm.rank_features(known, labels, n_features=1)
     assert len(ranks) == 3
     assert shown == [(rank.feature, sentences.times(rank.times)) for rank in ranks]
-    anndata, cms = pytest.importorskip("anndata"), cm.scverse
-    adata = anndata.AnnData(TYPES.X)
-    adata.obs["type"] = pd.Categorical(labels)
-    cms.tl.learn(adata, eps=np.inf)
-    rows = cms.tl.rank_features(adata, "type", n_features=1)
-    assert rows["feature"].tolist() == [rank.feature for rank in ranks]
-    assert np.allclose(rows["times"], [rank.times for rank in ranks])
 
 
 def test_groups_without_distances_have_their_most_enriched_feature(result, write):
@@ -570,16 +532,6 @@ def test_groups_without_distances_have_their_most_enriched_feature(result, write
 def test_silhouettes_of_many_samples_are_those_of_some(result, write, monkeypatch):
     monkeypatch.setattr(report, "MAX_COMPARED", 15)
     assert "; of 15 samples chosen at random." in write(result, labels=LABELS, modules=False)[0]
-
-
-def test_repeats_are_drawn_too(write):
-    with pytest.warns(UserWarning, match="repeat"):
-        repeats = cm.learn([[1, 2, 0], [2, 4, 0], [3, 1, 1], [0, 1, 3]], eps=0, tau=0.1)
-    _, data = write(repeats)
-    assert data["samples"]["names"] == ["sample 0", "sample 1", "sample 2", "sample 3"]
-    near = data["samples"]["nearest"]
-    assert numbers(near["items"], "<u2")[0] == 1
-    assert numbers(near["away"], "<u2")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -606,10 +558,7 @@ def test_an_unconverged_result_says_so(write):
     [
         ({"samples_error": np.inf}, "The residual is too large for a bound"),
         ({"samples_error": np.inf, "tau": 0.0}, "At tau = 0 no bound on the error"),
-        (
-            {"uniqueness": Uniqueness(False, 3, 2, "2 groups of distances do not depend")},
-            "The solution is not unique (2 groups",
-        ),
+        ({"uniqueness": Uniqueness(False, 3, 2, "2 gr")}, "The solution is not unique (2 gr"),
         ({"uniqueness": Uniqueness(None, 3, 1, "tied")}, "is undecided (tied)"),
         ({"triangle": (0.02, 0.0)}, "direct distance, by up to 2 % of the largest"),
     ],

@@ -37,13 +37,13 @@ def table():
     return pd.DataFrame(X, SAMPLES, FEATURES)
 
 
-# What they give
-
-
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.txt", "x.csv.gz", "X.CSV"])
 def test_tables(table, tmp_path, name):
-    table.to_csv(tmp_path / name, sep="," if ".csv" in name.lower() else "\t")
+    sep = "," if ".csv" in name.lower() else "\t"
+    table.to_csv(tmp_path / name, sep=sep)
     check(tmp_path / name)
+    table.T.to_csv(tmp_path / name, sep=sep)
+    check(tmp_path / name, transpose=True)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,6 @@ def test_pandas_reads_every_digit(version, option):
     assert tables.precision(version).get("float_precision") == option
 
 
-def test_a_table_with_features_in_rows(table, tmp_path):
-    table.T.to_csv(tmp_path / "x.csv")
-    check(tmp_path / "x.csv", transpose=True)
-
-
 @pytest.mark.parametrize(
     ("text", "samples", "features"),
     [
@@ -66,7 +61,6 @@ def test_a_table_with_features_in_rows(table, tmp_path):
         ("f,g\n1,2\n3,4\n5,6\n", ["0", "1", "2"], ["f", "g"]),
         ("a,1,2\nb,3,4\nc,5,6\n", ["a", "b", "c"], ["0", "1"]),
         ("f,g\na,1,2\nb,3,4\nc,5,6\n", ["a", "b", "c"], ["f", "g"]),  # as R's write.table
-        ("cell,f,f\n007,1,2\nb,3,4\nc,5,6\n", ["0", "1", "2"], None),
         (',f,g\n007,1,2\n8,3,4\n"c,d",5,6\n', ["007", "8", "c,d"], ["f", "g"]),
         ("\ufeff,f,g\na,1,2\nb,3,4\nc,5,6\n", ["a", "b", "c"], ["f", "g"]),
         ("1_0,1,2\n1_1,3,4\n1_2,5,6\n", ["1_0", "1_1", "1_2"], ["0", "1"]),
@@ -76,12 +70,6 @@ def test_a_table_with_features_in_rows(table, tmp_path):
 )
 def test_names_are_read_from_the_data(tmp_path, text, samples, features):
     (tmp_path / "x.csv").write_text(text, "utf-8")
-    if features is None:  # a first cell that is a number under a name is a number
-        with pytest.raises(
-            ValueError, match="has 'b' where a number belongs .*leave out its row or column"
-        ):
-            reading.read(tmp_path / "x.csv")
-        return
     data = reading.read(tmp_path / "x.csv")
     assert_array_equal(data.X, [[1, 2], [3, 4], [5, 6]])
     assert list(data.obs_names) == samples
@@ -95,33 +83,36 @@ def test_missing_numbers_become_nan(tmp_path):
     assert list(data.obs_names) == ["a", "NA"]
 
 
-def test_formulas_come_back_as_they_were(tmp_path):
-    names = ["=1+1", "+x", "-y", "@z", "'quoted", "plain"]
-    path = tmp_path / "x.csv"
-    writing.save_table(path, np.arange(36.0).reshape(6, 6), names, names)
-    cells = pd.read_csv(path, index_col=0)
-    assert list(cells.index) == ["'=1+1", "'+x", "'-y", "'@z", "'quoted", "plain"]
-    data = reading.read(path)
-    assert list(data.obs_names) == list(data.var_names) == names
-    assert_array_equal(data.X, np.arange(36.0).reshape(6, 6))
-
-
-SLY = ["\n=a", "\t=b", " =c", "\u00a0+d", "\ufeff@e", "\u200b-f", "＝g", "＋h", "－i", "＠j"]
+SLY = [
+    "=1+1",
+    "+x",
+    "-y",
+    "@z",
+    "\n=a",
+    "\t=b",
+    " =c",
+    "\u00a0+d",
+    "\ufeff@e",
+    "\u200b-f",
+    "＝g",
+    "＋h",
+    "－i",
+    "＠j",
+]
 SLY += ["﹦k", "﹢l", "﹣m", "﹫n", "'=o", "''=p", "\nq"]
 
 
-@pytest.mark.parametrize("name", SLY)
-def test_formulas_in_disguise_are_quoted_too(tmp_path, name):
-    assert writing._quoted(name) == f"'{name}"
+PLAIN = ["a=b", "x-1", "1", "'", "'quoted'", " a", "ä"]
+
+
+@pytest.mark.parametrize("name", [*SLY, *PLAIN])
+def test_formulas_also_in_disguise_are_quoted_and_come_back(tmp_path, name):
     path = tmp_path / "x.csv"
     writing.save_table(path, np.eye(2), [name, "x"], [name, "x"])
+    cells = pd.read_csv(path, index_col=0, dtype={0: str})
+    assert cells.index[0] == (f"'{name}" if name in SLY else name)
     data = reading.read(path)
     assert list(data.obs_names) == list(data.var_names) == [name, "x"]
-
-
-@pytest.mark.parametrize("name", ["a=b", "x-1", "1", "'", "'quoted'", " a", "ä"])
-def test_other_names_are_not_quoted(name):
-    assert writing._quoted(name) == name
 
 
 def test_names_that_cannot_be_written_are_spelled_out(tmp_path):
@@ -238,17 +229,12 @@ def test_cell_ranger_files(tmp_path):
         reading.read(tmp_path / "other.h5")
 
 
-# What they refuse
-
-
 def test_what_is_not_there_or_not_known(tmp_path):
     with pytest.raises(FileNotFoundError, match="x.csv` does not exist"):
         reading.read(tmp_path / "x.csv")
     for name in ("x.pkl", "x.rds", "x"):
         (tmp_path / name).write_text("?")
-        with pytest.raises(
-            ValueError, match=f"{name}` is not in a known format; known are .h5ad, "
-        ):
+        with pytest.raises(ValueError, match=f"{name}` is not in a known format; known are .h5ad"):
             reading.read(tmp_path / name)
     (tmp_path / "x.csv").touch()
     with pytest.raises(ValueError, match="x.csv` is empty"):
@@ -256,6 +242,9 @@ def test_what_is_not_there_or_not_known(tmp_path):
     (tmp_path / "x.loom").write_bytes(b"\x89HDF nonsense")
     with pytest.raises(ValueError, match="x.loom` is not an HDF5 file"):
         reading.read(tmp_path / "x.loom")
+    (tmp_path / "x.h5ad").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"x\.h5ad` is not an HDF5 file"):
+        reading.read(tmp_path / "x.h5ad")
     with pytest.raises(ValueError, match="has no matrix.mtx .or .gz.; is it a 10x folder"):
         reading.read(tmp_path)
 
@@ -274,9 +263,7 @@ def test_arrays_that_are_cut_off_or_none(tmp_path):
 
 def test_npz_of_another_kind(tmp_path):
     np.savez(tmp_path / "two.npz", a=X, b=X)
-    with pytest.raises(
-        ValueError, match=r"holds 2 arrays \(a, b\); pass one array, or name the data X"
-    ):
+    with pytest.raises(ValueError, match=r"holds 2 arrays \(a, b\); pass one array, or name the"):
         reading.read(tmp_path / "two.npz")
     np.savez(tmp_path / "result.npz", header=np.zeros(3, np.uint8), samples=X)
     with pytest.raises(ValueError, match="is a saved result, not data"):
@@ -284,23 +271,18 @@ def test_npz_of_another_kind(tmp_path):
     np.savez(tmp_path / "cube.npz", np.zeros((2, 2, 2)))
     with pytest.raises(ValueError, match=r"holds an array of shape \(2, 2, 2\); pass a matrix"):
         reading.read(tmp_path / "cube.npz")
-    (tmp_path / "no.npz").write_text("not a zip file")
-    with pytest.raises(ValueError, match="no.npz` is not a .npz file, or is cut off"):
-        reading.read(tmp_path / "no.npz")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("f,g\n1,2\n3,x\n", r"has 'x' where a number belongs \(line 3, column 2 \('g'\)\)"),
+        ("c,f\n07,1\nb,3\nd,5\n", "has 'b' where a number belongs .*leave out its row or column"),
         (",f,g\na,1,2\nb,x y,4\n", r"'x y' where .* \(line 3 \('b'\), column 2 \('f'\)\)"),
         ("1,2\n2,NA\n3,1_000\n", r"'1_000' where a number belongs \(line 3, column 2\)"),
         ("f,g\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
         ("f,g\n1,2,3,4\n1,2,3,4\n", "header of 2 cells above lines of 4"),
-        (
-            "a;b\nr1;1,5;2,5\n",
-            "of 1 cell above lines of 3; in .csv files ',' separates",
-        ),
+        ("a;b\nr1;1,5;2,5\n", "of 1 cell above lines of 3; in .csv files ',' separates"),
         ("1,2,3\n4,5\n6,7\n", "first line of 3 cells above lines of 2"),
         ("f,g\n", "has fewer than two lines"),
         ("f;g\n1;2\n3;4\n", r"one cell in a line; in .csv files cells are separated by ','. Use"),
@@ -331,31 +313,13 @@ def test_10x_folders_that_do_not_fit_together(tmp_path):
         reading.read(made)
 
 
-# HDF5
-
-
-@pytest.fixture
-def h5ad(table, tmp_path):
-    made = anndata.AnnData(table)
-    made.write_h5ad(tmp_path / "x.h5ad")
-    return tmp_path / "x.h5ad"
-
-
-def test_h5ad_cut_short(h5ad):
+def test_h5ad_cut_short(table, tmp_path):
+    h5ad = tmp_path / "x.h5ad"
+    anndata.AnnData(table).write_h5ad(h5ad)
     h5ad.write_bytes(h5ad.read_bytes()[:1000])
     with pytest.raises(ValueError, match="x.h5ad` cannot be read: .*truncated") as caught:
         reading.read(h5ad)
     assert "\n" not in str(caught.value)
-
-
-def test_hdf5_that_is_no_anndata(tmp_path):
-    with h5py.File(tmp_path / "x.h5ad", "w") as file:
-        file["x"] = X
-    with pytest.raises(ValueError, match="x.h5ad"):
-        reading.read(tmp_path / "x.h5ad")
-
-
-# Places in a file
 
 
 @pytest.mark.parametrize(
@@ -395,12 +359,6 @@ def test_a_carriage_return_alone_ends_a_line(tmp_path):
     assert_array_equal(reading.read(path).X, [[1, 2], [3, 4]])
     path.write_bytes(b",a,b\nx,1,2\ny\r z,3,4\n")  # pandas alone would never come back
     assert list(reading.read(path).obs_names) == ["x", "y", " z"]
-
-
-def test_other_files_named_h5ad_are_not_hdf5(tmp_path):
-    (tmp_path / "x.h5ad").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"x\.h5ad` is not an HDF5 file"):
-        reading.read(tmp_path / "x.h5ad")
 
 
 @pytest.mark.parametrize("end", [b"\xff", b"x", b" ", b""])

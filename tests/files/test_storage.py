@@ -41,9 +41,7 @@ def test_arrays_come_back():
     [
         (npy((2**40, 2**40)), "an array is not as long as its header says"),
         (npy((-2, -4), data=bytes(64)), r"is damaged: an array has shape \(-2, -4\) of float64"),
-        (npy((-1,), data=bytes(8)), r"is damaged: an array has shape \(-1,\) of float64"),
         (npy((10**12,), "<U0"), r"is damaged: an array has shape \(1000000000000,\) of <U0"),
-        (npy((10**12,), "|V0"), "is damaged: an array has shape"),
         (npy((1,), "|O", bytes(8)), "holds Python objects, which could run code"),
         (npy((1,), "<U100000000"), "an array is not as long as its header says"),
         (b"\x93NUMPY\x03\x00", r"is in version \(3, 0\) of the npy format"),

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import warnings
@@ -161,13 +160,11 @@ def test_parameters_of_any_transport_are_part_of_the_identity(learned):
 
 @pytest.mark.parametrize(
     "option",
-    [{}, {"tau": 0.1, "norm": 3}, {"tau": 0.1, "norm": (C[:9, :9], None)}, {"features": C},
+    [{}, {"tau": 0.1, "norm": 3}, {"tau": 0.1, "norm": [doors.D, None]}, {"features": C},
      {"eps": 0, "saturate": 0.3}, {"normalization_steps": 2}, {"eps": np.inf, "tau": 0.1}],
     ids=str,
 )  # fmt: skip
 def test_a_result_read_from_a_file_is_the_same_result(option, tmp_path):
-    if "norm" in option and isinstance(option["norm"], tuple):
-        option = {**option, "norm": (doors.D, None)}
     result = quiet(cm.learn, KNOWN, **option)
     result.save(tmp_path / "result.npz")
     assert cm.load(tmp_path / "result.npz").identity == result.identity
@@ -191,6 +188,8 @@ def test_checksums_tell_nested_values_apart():
         pd.DataFrame(A), pd.DataFrame(A, columns=names), pd.DataFrame(A, columns=names[::-1]),
         np.array(names, object), np.array(names[::-1], object), np.array(names), Own(1.0), Own(2.0),
     ]  # fmt: skip
+    long = np.arange(1100)  # whose text leaves out most entries
+    values += [long, np.where(long == 500, 0, long)]
     assert len({digest({"x": value}) for value in values}) == len(values)
     assert len({digest({name: 1}) for name in "xyz"}) == 3
     for equal in ((np.float64(2.5), 2.5), (np.asfortranarray(A), A), (A.T, A.T.copy()),
@@ -248,13 +247,6 @@ def test_a_part_that_is_not_of_this_run_is_computed_again(damage, part, tmp_path
         assert same(again, first)
         assert len((tmp_path / "run" / part).read_bytes()) == len(stored)
     assert same(call(tmp_path / "run"), again)
-
-
-def test_the_stored_metric_of_another_run_is_not_taken(tmp_path):
-    first = doors.landmarks(NEW, tmp_path / "one", **TAU)
-    doors.landmarks(NEW[::-1], tmp_path / "two", **TAU)
-    shutil.copy(tmp_path / "two" / "result.npz", tmp_path / "one" / "result.npz")
-    assert same(doors.landmarks(NEW, tmp_path / "one", **TAU), first)
 
 
 def test_the_stored_metric_is_a_result(tmp_path):

@@ -40,20 +40,14 @@ OPTIONS = {
 }
 
 
-def data(name):
-    """With "merged", one feature is twice another."""
-    if name != "merged":
-        return X
-    return sparse.csr_array(sparse.hstack([X, 2.0 * X[:, [3]]]))
-
-
 @pytest.fixture(scope="module", params=OPTIONS)
 def case(request):
-    X = data(request.param)
-    if request.param == "merged":
-        with pytest.warns(UserWarning, match="column that repeats"):
-            return X, cm.learn(X[:70], tol=1e-3, **OPTIONS[request.param])
-    return X, cm.learn(X[:70], tol=1e-3, **OPTIONS[request.param])
+    """With "merged", one feature is twice another."""
+    if request.param != "merged":
+        return X, cm.learn(X[:70], tol=1e-3, **OPTIONS[request.param])
+    more = sparse.csr_array(sparse.hstack([X, 2.0 * X[:, [3]]]))
+    with pytest.warns(UserWarning, match="column that repeats"):
+        return more, cm.learn(more[:70], tol=1e-3, **OPTIONS[request.param])
 
 
 @pytest.fixture
@@ -115,14 +109,6 @@ def test_scores_have_the_exact_reference(name):
     assert_allclose(scored[off], R[off], rtol=3 * samples.SLACK, atol=1e-5 * R.max())
 
 
-@pytest.mark.parametrize("name", ["local", "local-0.2", "lsa", "cosine", "hellinger", "l1"])
-def test_learned_samples_have_the_learned_distances(name):
-    result = cm.learn(X[:70], eps=0.1, restart=0.4, norm=name, tol=1e-7)
-    found = described(result, X[:70])
-    pairs = np.stack(np.triu_indices(70, 1), axis=1)
-    assert_allclose(found.distances(pairs), result.samples[tuple(pairs.T)], atol=1e-5)
-
-
 def test_nearly_all_neighbors_are_found(case, small):
     X, result = case
     found = cm.neighbor_graph(result, X, 5, search="index", check=150)
@@ -180,16 +166,16 @@ def test_sources_of_rows_give_what_matrices_give(search, monkeypatch, small):
 
 
 def test_faults_of_a_source_name_the_row():
+    bad = X.toarray()
+
+    class Source:
+        shape = bad.shape
+
+        def __getitem__(self, part):
+            return bad[part]
+
     for value, words in ((-1.0, "1 negative entry"), (np.nan, "1 NaN entry")):
-        bad = X.toarray()
         bad[131, 4] = value
-
-        class Source:
-            shape = bad.shape
-
-            def __getitem__(self, part, bad=bad):
-                return bad[part]
-
         with pytest.raises(ValueError, match=f"{words} .first: row 131, column 4"):
             list(rows_of(Source()).chunks())
     bad[131] = 0.0
@@ -239,19 +225,6 @@ def test_an_interrupted_run_continues_with_the_same_bytes(search, tmp_path, smal
         cm.learn_landmarks(X[:140], 60, 4, folder=tmp_path / "run", **options)
 
 
-def test_a_run_from_other_labels_is_not_continued(tmp_path):
-    """The text of a long array leaves out most entries; all of them must count."""
-    X = cm.datasets.simulate_counts(1100, 8, types=2, density=0.8).X
-    labels = np.arange(1100) % 5
-    options = {"folder": tmp_path / "run", "check": 0, "tol": 1e-1}
-    learned = cm.learn_landmarks(X, labels, 2, **options)
-    again = cm.learn_landmarks(X, labels.copy(), 2, **options)
-    assert_array_equal(again.features, learned.features)
-    labels[500] += 1
-    with pytest.raises(ValueError, match="holds a run with other data or other settings"):
-        cm.learn_landmarks(X, labels, 2, **options)
-
-
 def test_a_run_with_other_names_is_not_continued(tmp_path):
     """Items are matched by their names: with others, equal numbers are another problem."""
     names = [f"f{k}" for k in range(8)]
@@ -280,18 +253,8 @@ def test_a_run_without_a_seed_is_continued_with_its_own(tmp_path, search):
     assert (first.landmarks[:20] != other.landmarks[:20]).any()
 
 
-def test_a_run_with_a_callback_is_continued(tmp_path):
-    """A function has another address in the next process, and does not change the result."""
-    options = {"folder": tmp_path / "run", "check": 0}
-    first, again = (
-        cm.learn_landmarks(X, 60, 4, callback=callback, **options)
-        for callback in [lambda *_: None, lambda *_: None]
-    )
-    assert_array_equal(first.features, again.features)
-
-
-def test_a_run_on_a_cluster_is_continued_by_another_client(tmp_path, monkeypatch):
-    """After a crash the scheduler has another address."""
+def test_a_run_is_continued_by_another_client_with_another_callback(tmp_path, monkeypatch):
+    """After a crash the scheduler and functions have other addresses."""
 
     @wraps(cm.learn)
     def learn(X, *, client, **options):
@@ -299,8 +262,10 @@ def test_a_run_on_a_cluster_is_continued_by_another_client(tmp_path, monkeypatch
 
     monkeypatch.setattr("cometric.large.landmarks.learn", learn)
     options = {"folder": tmp_path / "run", "check": 0}
-    clients = [SimpleNamespace(submit=None), SimpleNamespace(submit=None)]
-    first, again = (cm.learn_landmarks(X, 60, 4, client=client, **options) for client in clients)
+    first, again = (
+        cm.learn_landmarks(X, 60, 4, client=client, callback=callback, **options)
+        for client, callback in [(SimpleNamespace(submit=None), lambda *_: None) for _ in range(2)]
+    )
     assert_array_equal(first.features, again.features)
 
 
@@ -352,19 +317,6 @@ def test_folders_of_something_else_are_refused(tmp_path):
         cm.learn_landmarks(X, 60, 4, folder=tmp_path / "file")
     with pytest.raises(ValueError, match="is not empty, and not from an earlier run"):
         cm.learn_landmarks(X, 60, 4, folder=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"search": "fast"}, "`search` is 'fast'; choose 'auto', 'exhaustive', 'index'"),
-        ({"device": "tpu"}, "`device` is 'tpu'"),
-    ],
-)
-def test_other_searches_and_devices_are_refused(given, words):
-    result = cm.learn(X[:70], eps=np.inf, tau=0.01, norm="l1")
-    with pytest.raises(ValueError, match=words):
-        cm.neighbor_graph(result, X, 3, **given)
 
 
 CHILD = """

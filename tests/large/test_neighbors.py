@@ -14,7 +14,6 @@ from cometric.files.rows import rows_of
 from cometric.large import neighbors
 from cometric.large.exhaustive import Bounds
 from cometric.large.neighbors import read_histograms
-from cometric.transports.exact import _spread
 
 X = cm.datasets.simulate_counts(60, 25, density=0.3, random_state=1).X
 OPTIONS = [
@@ -46,11 +45,9 @@ def true_distances(result):
     n = X.shape[0]
     distances = HeldDistances(result, "samples", *read_histograms(result, rows_of(X)))
     index = np.stack(np.indices((n, n)), axis=-1).reshape(-1, 2)
-    return distances.pairs(index).reshape(n, n)
-
-
-def test_distances_are_those_of_transform(result):
-    assert_allclose(true_distances(result)[:, :30], result.transform(X), atol=1e-6)
+    found = distances.pairs(index).reshape(n, n)
+    assert_allclose(found[:, :30], result.transform(X), atol=1e-6)
+    return found
 
 
 def test_bounds_are_below_the_distances(result):
@@ -139,44 +136,25 @@ def test_learned_samples_have_the_learned_distances(search, form, steps):
     assert_allclose(graph.data, result.samples[graph.row, graph.col], rtol=1e-9, atol=1e-15)
 
 
-def test_references_are_spread_out():
-    line = np.abs(np.subtract.outer(np.arange(9.0), np.arange(9.0)))
-    assert sorted(_spread(line, 3).tolist()) == [0, 4, 8]
-
-
-def test_too_few_candidates_are_refused():
-    with pytest.raises(ValueError, match="`max_candidates` is 3; at least `n_neighbors` = 5"):
-        cm.neighbor_graph(learned(math.inf, 0.01), X, 5, max_candidates=3)
-
-
-@pytest.mark.parametrize("name", ["max_candidates", "check"])
-@pytest.mark.parametrize("value", [-1, 2.5, "20"])
-def test_counts_that_are_none_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` is .*; pass a whole number, at least 1"):
-        cm.neighbor_graph(learned(math.inf, 0.01), X, 5, **{name: value})
-
-
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("given", "words"),
     [
-        (["a cat", "a dog"], "`X` is a list of texts; pass counts of the same words"),
-        (np.ones(25), "`X` has 1 dimension; pass a matrix"),
-        (None, "`X` is a NoneType, which cannot be read as a matrix"),
+        ({"X": ["a cat", "a dog"]}, "`X` is a list of texts; pass counts of the same words"),
+        ({"X": np.ones(25)}, "`X` has 1 dimension; pass a matrix"),
+        ({"X": None}, "`X` is a NoneType, which cannot be read as a matrix"),
+        ({"result": X}, "`result` is of class csr_array; pass what `learn`"),
+        ({"n_neighbors": 60}, "`n_neighbors` is 60; pass a whole number from 1 to 59"),
+        ({"max_candidates": 3}, "`max_candidates` is 3; at least `n_neighbors` = 5"),
+        ({"max_candidates": 2.5}, "`max_candidates` is 2.5; pass a whole number, at least 1"),
+        ({"check": -1}, "`check` is -1; pass a whole number, at least 1"),
+        ({"search": "fast"}, "`search` is 'fast'; choose 'auto', 'exhaustive', 'index'"),
+        ({"device": "tpu"}, "`device` is 'tpu'"),
     ],
 )
-def test_data_that_are_no_matrix_are_refused(data, words):
+def test_what_does_not_fit_is_refused(given, words):
+    result = learned(math.inf, 0.01)
     with pytest.raises(ValueError, match=words):
-        cm.neighbor_graph(learned(math.inf, 0.01), data, 5)
-
-
-def test_what_is_not_a_result_is_refused():
-    with pytest.raises(ValueError, match="`result` is of class csr_array; pass what `learn`"):
-        cm.neighbor_graph(X, X, 5)
-
-
-def test_too_many_neighbors_are_refused():
-    with pytest.raises(ValueError, match="`n_neighbors` is 60; pass a whole number from 1 to 59"):
-        cm.neighbor_graph(learned(math.inf, 0.01), X, 60)
+        cm.neighbor_graph(**{"result": result, "X": X, "n_neighbors": 5, **given})
 
 
 def test_norms_given_as_matrices_are_refused():

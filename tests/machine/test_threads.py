@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import cometric as cm
 from cometric.core.digest import digest
-from cometric.kernels import chosen_threads
+from cometric.kernels import thread_count
 from cometric.machine import threads
 from cometric.maps import cluster
 
@@ -71,11 +71,11 @@ def blas_threads():
 
 
 def test_threads_are_held_during_a_run_and_put_back():
-    before = chosen_threads(), blas_threads()
+    before = thread_count(None), blas_threads()
     seen = []
-    cm.learn(X, 0.1, 0.1, n_threads=1, callback=lambda *_: seen.append(chosen_threads()))
+    cm.learn(X, 0.1, 0.1, n_threads=1, callback=lambda *_: seen.append(thread_count(None)))
     assert set(seen) == {1}
-    assert (chosen_threads(), blas_threads()) == before
+    assert (thread_count(None), blas_threads()) == before
 
     def fail(*line):
         assert set(blas_threads()) == {1}
@@ -83,7 +83,7 @@ def test_threads_are_held_during_a_run_and_put_back():
 
     with threadpool_limits(2, "blas"), pytest.raises(RuntimeError, match="stop"):
         cm.learn(X, 0.1, 0.1, callback=fail)
-    assert (chosen_threads(), blas_threads()) == before
+    assert (thread_count(None), blas_threads()) == before
 
 
 def test_blas_is_put_back_by_the_last_of_several_users():

@@ -15,7 +15,7 @@ import cometric as cm
 import naive
 from cometric.answers.parameters import Parameters
 from cometric.running.learning import Chosen, chosen, overlap, read
-from cometric.running.settings import Settings
+from cometric.running.settings import Settings, from_eps
 
 RNG = np.random.default_rng(4)
 
@@ -220,7 +220,7 @@ def test_a_wrong_word_for_eps_lists_what_to_pass():
 def test_the_options_say_what_was_chosen_and_why(values, words):
     eps, restart, shared, by_data = values
     options = Parameters(
-        eps, 0.0, "local", "AndersonIteration", 1e-3, 1000,
+        eps, 0.0, "local", "AndersonIteration", 1e-3, 1000, from_eps(eps),
         restart=restart, overlap=shared, chosen=by_data,
     )  # fmt: skip
     assert words in str(options)

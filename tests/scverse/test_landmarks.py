@@ -45,6 +45,12 @@ def test_slots_hold_what_the_library_returns(learned):
     assert_array_equal(stored["distances"], sketch.result.samples)
     assert_array_equal(stored["data"].toarray(), learned.X[sketch.landmarks].toarray())
     assert stored["proved"] == sketch.neighbors.proved.mean()
+    result = cms.get.result(learned)
+    assert_array_equal(result.samples, sketch.result.samples)
+    assert_array_equal(result.features, sketch.result.features)
+    assert result.values == sketch.result.values
+    assert cms.get.distances(learned).shape == (N, N)
+    assert str(result.problem.features.item_names[3]) == "gene3"
 
 
 def test_the_graph_is_that_of_scanpy(learned):
@@ -52,11 +58,8 @@ def test_the_graph_is_that_of_scanpy(learned):
     assert set(np.diff(graph.indptr)) == {7}
     other = learned.copy()
     sc.pp.neighbors(other, use_rep="X", transformer=_Stored(graph, 8), key_added="theirs")
-    assert_allclose(
-        learned.obsp["connectivities"].toarray(),
-        other.obsp["theirs_connectivities"].toarray(),
-        atol=2e-5,
-    )
+    weights = learned.obsp["connectivities"], other.obsp["theirs_connectivities"]
+    assert_allclose(*(each.toarray() for each in weights), atol=2e-5)
     ours, theirs = learned.uns["neighbors"], other.uns["theirs"]
     assert set(theirs) <= set(ours)
     assert set(theirs["params"]) <= set(ours["params"])
@@ -91,9 +94,8 @@ def test_connectivities_are_those_of_umap(case):
     np.fill_diagonal(away, -1.0)
     index = np.argsort(away, axis=1, kind="stable")[:, : k + 1]
     near = np.maximum(np.take_along_axis(away, index, axis=1), 0.0)
-    theirs = fuzzy(sparse.coo_matrix((n, 1)), k + 1, None, None, knn_indices=index, knn_dists=near)[
-        0
-    ]
+    given = {"knn_indices": index, "knn_dists": near}
+    theirs, *_ = fuzzy(sparse.coo_matrix((n, 1)), k + 1, None, None, **given)
     ours = fuzzy_connectivities(index[:, 1:], near[:, 1:])
     assert_allclose(ours.toarray(), theirs.toarray(), atol=5e-5)
 
@@ -105,16 +107,6 @@ def test_scanpy_functions_work_on_the_result(learned):
     assert adata.obsm["X_umap"].shape == (N, 2)
     sc.tl.leiden(adata, flavor="igraph", n_iterations=2, directed=False)
     assert adjusted_rand_score(adata.obs["type"], adata.obs["leiden"]) > 0.5
-
-
-def test_the_result_is_that_of_the_landmarks(learned):
-    result = cms.get.result(learned)
-    sketch = cm.learn_landmarks(learned, L, n_neighbors=7, **QUICK)
-    assert_array_equal(result.samples, sketch.result.samples)
-    assert_array_equal(result.features, sketch.result.features)
-    assert result.values == sketch.result.values
-    assert cms.get.distances(learned).shape == (N, N)
-    assert str(result.problem.features.item_names[3]) == "gene3"
 
 
 def test_a_file_holds_everything(learned, tmp_path):
@@ -179,22 +171,13 @@ def test_a_backed_file_gives_the_same(learned, tmp_path):
     cms.tl.landmarks(backed, L, n_neighbors=8, **QUICK)
     assert_array_equal(backed.obsp["distances"].toarray(), learned.obsp["distances"].toarray())
     assert_array_equal(cms.get.result(backed).features, cms.get.result(learned).features)
-    with pytest.raises(ValueError, match="`copy` is True, but `adata` is backed"):
-        cms.tl.landmarks(backed, L, copy=True)
     backed.file.close()
 
 
-def test_a_copy_leaves_the_original_alone():
-    adata = cells()
-    other = cms.tl.landmarks(adata, L, n_neighbors=5, copy=True, key_added="mine", **QUICK)
-    assert [*adata.uns, *adata.obsp, *adata.varp] == []
-    assert set(other.obsp) == {"distances", "connectivities"}
-    assert set(other.varp) == {"mine_distances"}
-
-
 def test_another_name_for_the_graph(learned):
-    adata = cells()
-    cms.tl.landmarks(adata, L, n_neighbors=8, neighbors_key="near", **QUICK)
+    untouched = cells()
+    adata = cms.tl.landmarks(untouched, L, n_neighbors=8, neighbors_key="near", copy=True, **QUICK)
+    assert [*untouched.uns, *untouched.obsp, *untouched.varp] == []
     assert set(adata.obsp) == {"near_distances", "near_connectivities"}
     sc.tl.umap(adata, maxiter=5, neighbors_key="near")
     sc.pp.neighbors(adata, use_rep="X", n_neighbors=5)  # does not replace ours
@@ -229,8 +212,9 @@ def test_layers_and_raw():
 def test_metacells_are_sums_of_cells():
     pytest.importorskip("igraph")
     adata = cells()
-    adata.obs["cluster"] = [str(i % 20) for i in range(N)]
+    adata.obs["cluster"] = [None if i < 5 else str(i % 20) for i in range(N)]
     cms.tl.landmarks(adata, "cluster", n_neighbors=5, **QUICK)
+    assert (np.diff(adata.obsp["distances"].indptr) == 4).all()  # of all cells
     stored = adata.uns["cometric"]["landmarks"]
     assert "rows" not in stored
     expected = adata.X[np.flatnonzero(adata.obs["cluster"] == stored["names"][3])].sum(axis=0)
@@ -241,29 +225,13 @@ def test_metacells_are_sums_of_cells():
         cms.tl.rank_features(adata, "type")
 
 
-def test_cells_without_a_label_are_in_no_metacell():
-    adata = cells()
-    adata.obs["cluster"] = [None if i < 5 else str(i % 20) for i in range(N)]
-    cms.tl.landmarks(adata, "cluster", n_neighbors=5, **QUICK)
-    stored = adata.uns["cometric"]["landmarks"]
-    assert list(stored["names"]) == [str(k) for k in range(20)]
-    assert_allclose(stored["data"].sum(), adata.X[5:].sum())
-    assert (np.diff(adata.obsp["distances"].indptr) == 4).all()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"n_neighbors": 1}, r"`n_neighbors` is 1; pass a whole number from 2 to 90, the cell"),
-        ({"n_neighbors": 91}, r"`n_neighbors` is 91; pass a whole number from 2 to 90"),
         ({"n_landmarks": "no"}, r"`n_landmarks` is 'no'; `adata.obs` has \['type'\]"),
-        ({"n_landmarks": 1.5}, r"`n_landmarks` is 1.5"),
         ({"n_landmarks": 91}, r"`n_landmarks` is 91; choose between 2 and the 90 samples"),
         ({"search": "fast"}, r"`search` is 'fast'; choose 'auto', 'exhaustive', 'index'"),
-        ({"check": -1}, r"`check` is -1; pass a whole number"),
-        ({"transport": "tree"}, r"`transport` is 'tree'; pass an object"),
-        ({"device": ["cuda:0", "cuda:1"]}, r"`device` is .*only `learn` divides its work"),
-        ({"random_state": "seed"}, r"`random_state` is 'seed'; pass a whole number"),
         ({"key_added": "a/b"}, r"`key_added` is 'a/b'"),
         ({"key_added": "same", "neighbors_key": "same"}, r"`neighbors_key` is 'same', as is"),
         ({"layer": "no"}, r"`layer` is 'no'"),
@@ -280,14 +248,11 @@ def test_bad_data_are_named():
     adata = cells()
     adata.X = adata.X.toarray()
     adata.X[7] = 0
-    with pytest.raises(
-        ValueError, match=r"1 empty row \(first: 7\). Drop .* The first is 'cell7'.*min_genes=1"
-    ):
+    words = r"1 empty row \(first: 7\). Drop .* The first is 'cell7'.*min_genes=1"
+    with pytest.raises(ValueError, match=words):
         cms.tl.landmarks(adata, L, **QUICK)
     adata.X[7, 0] = -1
-    with pytest.raises(
-        ValueError, match=r"`X` has 1 negative entry .*scaled or centered.* Learn before scaling"
-    ):
+    with pytest.raises(ValueError, match=r"`X` has 1 negative entry .* Learn before scaling"):
         cms.tl.landmarks(adata, L, **QUICK)
     adata.raw = adata
     adata.layers["log"] = adata.X

@@ -72,20 +72,12 @@ def test_distances_are_those_of_the_result(new, reference):
     assert described["n_neighbors"] == 4
 
 
-def test_the_cpu_may_be_named(new, reference):
-    cms.tl.transform(new, reference, n_neighbors=4)
-    expected = new.obsm.pop("cometric_distances")
-    cms.tl.transform(new, reference, n_neighbors=4, device="cpu", n_threads=1)
-    assert_array_equal(new.obsm["cometric_distances"].toarray(), expected.toarray())
-
-
 def test_genes_are_matched_by_name(new, reference):
     turned = new[:, ::-1].copy()
     for one in (new, turned):
         cms.tl.transform(one, reference)
-    assert_allclose(
-        turned.obsm["cometric_distances"].toarray(), new.obsm["cometric_distances"].toarray()
-    )
+    ours, theirs = (one.obsm["cometric_distances"].toarray() for one in (turned, new))
+    assert_allclose(ours, theirs)
     fewer = new[:, 2:].copy()
     with pytest.warns(UserWarning, match="`X` lacks 2 of the 18 learned features") as warned:
         cms.tl.transform(fewer, reference)
@@ -97,21 +89,16 @@ def test_labels_carry_over_with_categories_and_colors(new, reference, tmp_path):
     assert (new.obs["cometric_kind"] == new.obs["kind"]).mean() > 0.9
     assert list(new.obs["cometric_kind"].cat.categories) == ["c", "b", "a"]
     assert_array_equal(new.uns["cometric_kind_colors"], reference.uns["kind_colors"])
-    plain = cm.transfer_labels(
-        cms.get.result(reference).transform(new),
-        reference.obs["kind"],
-        5,
-        within=reference.obsp["cometric_distances"],
-    )
+    distances = cms.get.result(reference).transform(new)
+    within = reference.obsp["cometric_distances"]
+    plain = cm.transfer_labels(distances, reference.obs["kind"], 5, within=within)
     assert_array_equal(new.obs["cometric_kind"].astype(str), plain.labels)
     assert_allclose(new.obs["cometric_kind_confidence"], plain.confidence)
     assert_allclose(new.obs["cometric_kind_novelty"], plain.novelty)
     new.write_h5ad(tmp_path / "new.h5ad")
     back = anndata.read_h5ad(tmp_path / "new.h5ad")
     assert_array_equal(back.obs["cometric_kind"], new.obs["cometric_kind"])
-    assert_allclose(
-        back.obsm["cometric_distances"].toarray(), new.obsm["cometric_distances"].toarray()
-    )
+    assert (back.obsm["cometric_distances"] != new.obsm["cometric_distances"]).nnz == 0
 
 
 def test_the_reference_gets_its_own_labels_back_from_one_neighbor(reference):
@@ -202,30 +189,12 @@ def test_a_small_reference_votes_with_all_its_cells(new):
         cms.tl.transform(new, small)
 
 
-def test_cells_without_a_label_lower_the_confidence(new, reference):
-    reference.obs["some"] = reference.obs["kind"].where(reference.obs["kind"] != "a")
-    cms.tl.transfer_labels(new, reference, "some", n_neighbors=5)
-    labeled = new.obs["cometric_some"].notna()
-    assert not labeled[new.obs["kind"] == "a"].all()
-    assert (new.obs["cometric_some_confidence"][~labeled] == 0).all()
-
-
-def test_scanpy_works_with_the_labels(new, reference):
-    cms.tl.transfer_labels(new, reference, "kind")
-    sc.pp.log1p(new)
-    sc.tl.rank_genes_groups(new, "cometric_kind")
-    assert set(new.uns["rank_genes_groups"]["names"].dtype.names) == {"a", "b", "c"}
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"n_neighbors": 0}, "`n_neighbors` is 0; pass a whole number from 1 to 35"),
         ({"n_neighbors": 36}, "`n_neighbors` is 36; pass a whole number from 1 to 35"),
-        ({"n_neighbors": "all"}, "`n_neighbors` is 'all'; pass a whole number"),
         ({"of": None}, "`of` is None; choose 'samples' or 'features'"),
         ({"label": None}, r"`label` is None; `reference.obs` has \['kind'\]"),
-        ({"layer": "no"}, r"`layer` is 'no'; `.layers` has \['counts'\]"),
         ({"use_raw": True}, "`use_raw` is True, but `.raw` is None"),
         ({"n_threads": 0}, "`n_threads` is 0; pass a whole number, at least 1"),
         ({"key_added": ""}, "`key_added` is ''; pass a name"),
@@ -256,20 +225,14 @@ def test_what_is_not_an_anndata_is_refused(new):
 
 
 def test_bad_input_is_refused(new, reference):
-    with pytest.raises(ValueError, match=r"`label` is 'type'; `reference.obs` has \['kind'\]"):
-        cms.tl.transfer_labels(new, reference, "type")
     with pytest.raises(KeyError, match=r"`.uns` has no metrics under 'cometric'. Run"):
         cms.tl.transfer_labels(new, cells(4, 3), "kind")
-    with pytest.raises(KeyError, match=r"`.uns` has no metrics under 'ours'"):
-        cms.tl.transform(new, reference, key="ours")
     strange = new.copy()
     strange.var_names = [f"ENSG{k}" for k in range(18)]
     with pytest.raises(ValueError, match="`X` has none of the 18 learned features"):
         cms.tl.transform(strange, reference)
     strange.var["symbol"] = new.var_names
-    with pytest.raises(
-        ValueError, match=r"`new.var\['symbol'\]` has the learned names: `new.var_n"
-    ):
+    with pytest.raises(ValueError, match=r"`new.var\['symbol'\]` has the learned names: `new.var"):
         cms.tl.transform(strange, reference)
     del strange.var["symbol"]
     reference.var["gene_ids"] = strange.var_names
@@ -290,20 +253,12 @@ def test_bad_input_is_refused(new, reference):
     other.var_names = [*empty.var_names, "unknown"]
     with pytest.warns(UserWarning, match="'unknown'"), pytest.raises(ValueError, match=told):
         cms.tl.transform(other, reference)
-    with pytest.raises(ValueError, match="`n_neighbors` is 37; pass a whole number from 1 to 36"):
-        cms.tl.transform(new, reference, n_neighbors=37)
-    with pytest.raises(ValueError, match="`of` is 'genes'"):
-        cms.tl.transform(new, reference, of="genes")
-    with pytest.raises(ValueError, match="`key_added` is 'a/b'"):
-        cms.tl.transfer_labels(new, reference, "kind", key_added="a/b")
     reference.obs["depth"] = 1.5
     with pytest.raises(ValueError, match=r"`.obs\['depth'\]` has real numbers, not"):
         cms.tl.transfer_labels(new, reference, "depth")
-    reference.obs["none"] = pd.Categorical([None] * 36, ["a"])
     reference.obs["nan"] = np.nan
-    for name in ("none", "nan"):
-        with pytest.raises(ValueError, match=rf"`.*obs\['{name}'\]` has no labels: all"):
-            cms.tl.transfer_labels(new, reference, name)
+    with pytest.raises(ValueError, match=r"`.*obs\['nan'\]` has no labels: all"):
+        cms.tl.transfer_labels(new, reference, "nan")
     reference.X = reference.X.sqrt()
     with pytest.raises(ValueError, match="The AnnData has other data than the metrics"):
         cms.tl.transfer_labels(new, reference, "kind")

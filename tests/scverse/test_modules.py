@@ -58,6 +58,25 @@ def test_modules_are_stored_and_survive_a_file(adata, tmp_path):
         assert list(stored["names"]) == list(own.names)
         assert_allclose(stored["genes"]["coherence"], own.coherence)
         assert list(stored["genes"].index) == list(adata.var_names)
+        back = cms.get.modules(data)
+        assert str(back) == str(found)
+        assert_array_equal(back.labels, found.labels)
+        assert_allclose(back.scores(), found.scores())
+        assert_allclose(back.coherence, found.coherence)
+
+
+def test_modules_that_do_not_fit_are_not_read_back(adata):
+    found = cms.tl.modules(adata)
+    with pytest.raises(KeyError, match="no modules under 'mine'. Run `tl.modules` first"):
+        cms.get.modules(adata, modules_key="mine")
+    cms.tl.learn(adata, tau=0.5, norm="l1", tol=0.1)
+    with pytest.raises(ValueError, match=r"modules under 'cometric_modules' of other metrics than"):
+        cms.get.modules(adata)
+    del adata.uns["cometric_modules"]["checksum"]  # as in older files
+    assert_array_equal(cms.get.modules(adata).labels, found.labels)
+    adata.uns["cometric_modules"]["genes"] = adata.uns["cometric_modules"]["genes"].iloc[:5]
+    with pytest.raises(ValueError, match="modules of 5 genes .* metrics of 40"):
+        cms.get.modules(adata)
 
 
 def test_cells_and_genes_without_counts_have_no_module():
@@ -103,12 +122,6 @@ def test_groups_are_in_the_order_of_categories(adata):
     assert [label.get_text() for label in shown] == ["c", "a", "b"]
 
 
-def test_one_group_is_refused(adata):
-    adata.obs["same"] = "a"
-    with pytest.raises(ValueError, match="`labels` has one group only, 'a'"):
-        cms.tl.rank_features(adata, "same")
-
-
 def test_cells_without_a_label_are_in_no_group(adata):
     adata.obs["part"] = adata.obs["kind"].astype(object).where(np.arange(60) % 5 > 0, None)
     for labels in (adata.obs["part"], adata.obs["part"].astype("category")):
@@ -119,16 +132,12 @@ def test_cells_without_a_label_are_in_no_group(adata):
     known = np.arange(60) % 5 > 0
     expected = found.scores()[known & (adata.obs["kind"] == "a").to_numpy()].mean(axis=0)
     assert_allclose(found.table(adata.obs["part"]).values[:, 0], expected)
-    with pytest.raises(ValueError, match="`labels` are all missing"):
-        found.table([None] * 60)
 
 
 def test_metrics_of_data_scaled_since_then_are_refused(adata):
     adata.X = adata.X - adata.X.mean(axis=0)
     for step in (cms.tl.modules, cms.get.result):
-        with pytest.raises(
-            ValueError, match=r"have changed since \(there are \d+ negative entries now\). Learn ag"
-        ):
+        with pytest.raises(ValueError, match=r"have changed since \(.* \d+ negative entries now"):
             step(adata)
 
 
@@ -159,9 +168,9 @@ def test_mistakes_are_reported(adata):
     adata.obs["depth"] = 1.5
     with pytest.raises(ValueError, match=r"`.obs\['depth'\]` has real numbers, not groups"):
         cms.tl.rank_features(adata, "depth")
-    adata.obs["none"] = np.nan
-    with pytest.raises(ValueError, match=r"`.obs\['none'\]` has no labels: all are missing"):
-        cms.tl.rank_features(adata, "none")
+    adata.obs["same"] = "a"
+    with pytest.raises(ValueError, match="`labels` has one group only, 'a'"):
+        cms.tl.rank_features(adata, "same")
     with pytest.raises(ValueError, match="`of` is not an option here"):
         cms.tl.modules(adata, of="samples")
     pytest.importorskip("matplotlib").use("Agg")
@@ -180,33 +189,8 @@ def test_mistakes_are_reported(adata):
         cm.plot.modules(none)
 
 
-def test_modules_are_read_back(adata, tmp_path):
-    found = cms.tl.modules(adata)
-    adata.write_h5ad(tmp_path / "x.h5ad")
-    again = cms.get.modules(anndata.read_h5ad(tmp_path / "x.h5ad"))
-    assert str(again) == str(found)
-    assert_array_equal(again.labels, found.labels)
-    assert_allclose(again.scores(), found.scores())
-    assert_allclose(again.coherence, found.coherence)
-    with pytest.raises(KeyError, match="no modules under 'mine'. Run `tl.modules` first"):
-        cms.get.modules(adata, modules_key="mine")
-    adata.uns["cometric_modules"]["genes"] = adata.uns["cometric_modules"]["genes"].iloc[:5]
-    with pytest.raises(ValueError, match="modules of 5 genes .* metrics of 40"):
-        cms.get.modules(adata)
-
-
-def test_modules_of_an_earlier_metric_are_not_read_back(adata):
-    found = cms.tl.modules(adata)
-    cms.tl.learn(adata, tau=0.5, norm="l1", tol=0.1)
-    with pytest.raises(ValueError, match=r"modules under 'cometric_modules' of other metrics than"):
-        cms.get.modules(adata)
-    del adata.uns["cometric_modules"]["checksum"]  # as in older files
-    assert_array_equal(cms.get.modules(adata).labels, found.labels)
-
-
 def test_maps_are_colored_by_columns_genes_and_modules(adata):
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
+    pytest.importorskip("matplotlib").use("Agg")
     from matplotlib import pyplot
 
     found = cms.tl.modules(adata)
@@ -233,12 +217,3 @@ def test_maps_are_colored_by_columns_genes_and_modules(adata):
         draw("gene99")
     with pytest.raises(ValueError, match="`color` is 'gene3'; `adata.var` has"):
         draw("gene3", "features")
-
-
-def test_genes_of_groups_need_an_anndata_and_one_column():
-    with pytest.raises(ValueError, match="`adata` is of class ndarray; pass an AnnData"):
-        cms.tl.rank_features(np.eye(3), "type")
-    with pytest.raises(
-        ValueError, match=r"`groupby` is of class list; pass the name of one column"
-    ):
-        cms.tl.rank_features(made(), ["type"])

@@ -35,16 +35,6 @@ def adata():
     return made
 
 
-def same(left: cm.Result, right: cm.Result) -> None:
-    assert_array_equal(left.samples, right.samples)
-    assert_array_equal(left.features, right.features)
-    assert left.values == right.values
-    assert left.history == right.history
-    assert left.parameters == right.parameters
-    assert left.status is right.status
-    assert left.bracket == right.bracket
-
-
 def test_learn_writes_what_learn_gives(adata):
     assert cms.tl.learn(adata, **QUICK) is None
     result = cm.learn(adata, **QUICK)
@@ -63,25 +53,19 @@ def test_choose_writes_its_table(adata, tmp_path):
     candidates = {"weak": {"restart": 0.1}, "strong": {"restart": 0.5, "dtype": np.float64}}
     options = {"n_splits": 1, "n_neighbors": 5}
     found = cms.tl.choose(adata, candidates, layer="counts", **options)
-    assert [row[:7] for row in found.table] == [
-        row[:7] for row in cm.choose(adata, candidates, **options).table
-    ]
+    expected = cm.choose(adata, candidates, **options)
+    assert [row[:7] for row in found.table] == [row[:7] for row in expected.table]
     adata.write_h5ad(tmp_path / "x.h5ad")
     stored = anndata.read_h5ad(tmp_path / "x.h5ad").uns["cometric_choice"]
     assert list(stored["table"].index) == [row.name for row in found.table]
     assert_allclose(stored["table"]["loss"], [row.loss for row in found.table])
     assert stored["settings"]["restart"] == found.settings["restart"]
-    assert (stored["best"], stored["picked"], stored["advice"]) == (
-        found.best,
-        found.picked or "",
-        found.advice,
-    )
+    told = found.best, found.picked or "", found.advice
+    assert (stored["best"], stored["picked"], stored["advice"]) == told
     assert stored["params"]["layer"] == "counts"
     assert stored["params"]["n_samples"] == 36
     assert found.call == "cms.tl.learn(adata, layer='counts')"
     assert cms.tl.choose(adata, candidates, **options).call == "cms.tl.learn(adata)"
-    with pytest.raises(ValueError, match="`key_added` is 'a/b'"):
-        cms.tl.choose(adata, key_added="a/b")
 
 
 def test_a_copy_leaves_the_original_alone(adata):
@@ -100,25 +84,11 @@ def test_a_result_comes_back_from_h5ad(adata, eps, tmp_path):
     adata.write_h5ad(tmp_path / "cells.h5ad")
     again = anndata.read_h5ad(tmp_path / "cells.h5ad")
     found = cms.get.result(again)
-    same(found, before)
+    assert found.identity == before.identity
+    assert found.history == before.history
     assert found.problem.samples.names == tuple(adata.obs_names)
     assert str(found.certify()) == again.uns["cometric"]["certificate"]["text"]
     assert cms.get.names(again, "features") == list(adata.var_names)
-
-
-def test_new_cells_are_matched_by_gene(adata):
-    cms.tl.learn(adata, **QUICK)
-    result = cms.get.result(adata)
-    turned = adata[:4, ::-1]
-    assert_allclose(result.transform(turned), adata.obsp["cometric_distances"][:4], atol=1e-5)
-    assert_array_equal(result.transform(turned), result.transform(adata[:4]))
-
-
-def test_data_without_x_and_layers_are_refused(adata):
-    adata.X = None
-    del adata.layers["counts"]
-    with pytest.raises(ValueError, match=r"`.X` is None. Set it, or add a layer."):
-        cms.tl.learn(adata)
 
 
 def test_a_layer_is_learned_from(adata):
@@ -128,6 +98,9 @@ def test_a_layer_is_learned_from(adata):
     cms.tl.learn(adata, layer="counts", **QUICK)
     assert adata.uns["cometric"]["params"]["layer"] == "counts"
     assert cms.get.result(adata).problem.samples.names == tuple(adata.obs_names)
+    del adata.layers["counts"]
+    with pytest.raises(ValueError, match=r"`.X` is None. Set it, or add a layer."):
+        cms.tl.learn(adata)
 
 
 def test_raw_with_the_same_genes_goes_to_varp(adata):
@@ -154,9 +127,7 @@ def test_raw_with_other_genes_goes_to_uns(adata, tmp_path):
 def test_for_large_data_the_nearest_neighbors_are_stored(adata, tmp_path, monkeypatch):
     monkeypatch.setattr(cms.tl.slots, "NEIGHBORS_STORED", 9)
     full = cms.tl.learn(adata, copy=True, **QUICK)
-    with (
-        pytest.warns(UserWarning, match="36 cells are more than `max_dense` = 20: .* the 9 neare"),
-    ):
+    with pytest.warns(UserWarning, match="36 cells are more than `max_dense` = 20: .* 9 nearest"):
         cms.tl.learn(adata, max_dense=20, **QUICK)
     graph = adata.obsp["cometric_distances"]
     assert sparse.issparse(graph)
@@ -190,9 +161,7 @@ def test_empty_cells_and_genes_have_no_distance(adata):
     assert missing.sum() == 2 * 36 - 1
     assert np.isnan(adata.varp["cometric_distances"]).sum() == 2 * 18 - 1
     assert len(cms.get.result(adata).samples) == 35
-    with pytest.raises(
-        ValueError, match="Samples without counts have distances NaN. Leave them out"
-    ):
+    with pytest.raises(ValueError, match="Samples without counts have distances NaN. Leave them"):
         cms.pp.neighbors(adata, 5)
     kept = adata[~np.isnan(adata.obsp["cometric_distances"]).all(axis=1)].copy()
     cms.pp.neighbors(kept, 5)
@@ -264,7 +233,6 @@ def test_bad_requests_are_refused(adata):
         ({"key_added": "a/b"}, "`key_added` is 'a/b'; pass a name, without '/'"),
         ({"key_added": "a\0"}, r"`key_added` is 'a\\x00'; pass a name, without .* NUL"),
         ({"key_added": "\ud800"}, r"`key_added` is '\\ud800'; pass a name"),
-        ({"key_added": 3}, "`key_added` is 3; pass a name, without '/'"),
         ({"max_dense": "all"}, "`max_dense` is 'all'; pass a number"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -277,12 +245,8 @@ def test_bad_requests_are_refused(adata):
     with pytest.raises(ValueError, match="`n_neighbors` is '5'; pass a whole number"):
         cms.pp.neighbors(adata, "5")
     for wrong in (1, 37):
-        with pytest.raises(
-            ValueError, match=f"`n_neighbors` is {wrong}; pass a whole number from 2 to 36"
-        ):
+        with pytest.raises(ValueError, match=f"`n_neighbors` is {wrong}; .* number from 2 to 36"):
             cms.pp.neighbors(adata, wrong)
-    with pytest.raises(ValueError, match="`of` is 'genes'; choose"):
-        cms.get.distances(adata, "genes")
     del adata.varp["cometric_distances"]
     with pytest.raises(KeyError, match="`.varp` no longer has 'cometric_distances'"):
         cms.get.distances(adata, "features")
@@ -297,22 +261,10 @@ def test_data_on_disk_are_learned_from(adata, tmp_path):
     backed.file.close()
 
 
-def test_data_without_cells_are_refused(adata):
-    with pytest.raises(ValueError, match=r"`X` has shape \(0, 18\); need at least 2 rows"):
-        cms.tl.learn(adata[:0])
-
-
 def test_numbers_of_any_kind_can_be_written(adata, tmp_path):
     cms.tl.learn(adata, Fraction(1, 2), np.float32(0.1), tol=1e-4)
     adata.write_h5ad(tmp_path / "x.h5ad")
     assert anndata.read_h5ad(tmp_path / "x.h5ad").uns["cometric"]["params"]["eps"] == 0.5
-
-
-def test_changed_data_give_no_result(adata):
-    cms.tl.learn(adata, **QUICK)
-    adata.X = adata.X.sqrt()
-    with pytest.raises(ValueError, match="entries have changed since"):
-        cms.get.result(adata)
 
 
 def test_norm_matrices_are_not_stored(adata):
@@ -320,9 +272,6 @@ def test_norm_matrices_are_not_stored(adata):
     cms.tl.learn(adata, norm=norms, **QUICK)
     with pytest.raises(ValueError, match="given as matrices, which an AnnData does not store"):
         cms.get.result(adata)
-
-
-# pl
 
 
 @pytest.fixture
@@ -359,20 +308,6 @@ def test_plots_group_by_columns(adata, plots):
     assert sorted(label.get_text() for label in genes.get_yticklabels()) == ["first", "last"]
     with pytest.raises(ValueError, match=r"`groupby` is 'type'; `adata.obs` has \['kind'\]"):
         plots.distances(adata, groupby="type")
-
-
-def test_plots_skip_what_was_dropped(adata, plots):
-    dense = adata.X.toarray()
-    dense[3] = 0
-    adata.X = sparse.csr_matrix(dense)
-    cms.tl.learn(adata, drop_empty=True, **QUICK)
-    shown = plots.distances(adata, groupby="kind")
-    assert shown.images[0].get_array().shape == (35, 35)
-
-
-def test_there_are_no_other_namespaces():
-    with pytest.raises(AttributeError, match="module 'cometric.scverse' has no attribute 'ql'"):
-        cms.ql  # noqa: B018
 
 
 def test_a_misspelled_option_or_column_gets_a_suggestion(adata):
@@ -415,14 +350,8 @@ def test_scaled_data_are_refused_with_a_remedy():
         (lambda kept, metric: metric.__setitem__((0, 1), 0.5), "samples is not symmetric"),
         (lambda kept, metric: kept.update(status="PERFECT"), "KeyError"),
         (lambda kept, metric: kept.pop("values"), "KeyError"),
-        (
-            lambda kept, metric: kept.update(history=kept["history"][:0]),
-            "status is converged, but the",
-        ),
-        (
-            lambda kept, metric: kept["history"].update(kept["history"] + 1),
-            "status is converged, but",
-        ),
+        (lambda kept, metric: kept.update(history=kept["history"][:0]), "status is converged, but"),
+        (lambda kept, metric: kept["history"].update(kept["history"] + 1), "status is converged"),
         (lambda kept, metric: kept["history"].__delitem__("lam"), "KeyError"),
     ],
 )
@@ -433,15 +362,10 @@ def test_metrics_that_no_solve_could_have_given_are_refused(adata, forge, words)
         cms.get.result(adata)
 
 
-def test_data_without_layers_are_an_error():
-    with pytest.raises(ValueError, match="`layer` is 'counts', but there are no layers. Leave"):
-        cms.tl.learn(anndata.AnnData(np.ones((3, 3), np.float32)), layer="counts")
-
-
 @pytest.mark.parametrize("where", ["X", "layer"])
 @pytest.mark.parametrize("call", ["learn", "choose", "landmarks"])
 def test_invalid_entries_are_named(adata, call, where):
-    damaged = adata.X.toarray() if sparse.issparse(adata.X) else adata.X.copy()
+    damaged = adata.X.toarray()
     damaged[7, 3] = np.nan
     options = {"layer": "damaged"} if where == "layer" else {}
     if where == "layer":
@@ -454,24 +378,19 @@ def test_invalid_entries_are_named(adata, call, where):
         getattr(cms.tl, call)(adata, **options)
 
 
-def test_choose_names_scaled_data(adata):
-    adata.X = adata.X.toarray() - 1
-    with pytest.raises(ValueError, match=r"`X` has .* negative .*`layer='counts'`"):
-        cms.tl.choose(adata)
-
-
 @pytest.mark.parametrize("several", [["kind", "gene0"], np.array(["kind"]), pd.Series(["kind"])])
 def test_several_columns_are_refused(adata, several):
     cms.tl.learn(adata, **QUICK)
     said = f"is of class {type(several).__name__}; pass the name of one column"
-    with pytest.raises(ValueError, match=f"`color` {said}"):
-        cms.pl.embedding(adata, color=several)
-    with pytest.raises(ValueError, match=f"`groupby` {said}"):
-        cms.pl.distances(adata, groupby=several)
-    with pytest.raises(ValueError, match=f"`groupby` {said}"):
-        cms.pl.modules(adata, several)
-    with pytest.raises(ValueError, match=f"`label` {said}"):
-        cms.tl.transfer_labels(adata.copy(), adata, several)
+    for name, call in (
+        ("color", lambda: cms.pl.embedding(adata, color=several)),
+        ("groupby", lambda: cms.pl.distances(adata, groupby=several)),
+        ("groupby", lambda: cms.pl.modules(adata, several)),
+        ("groupby", lambda: cms.tl.rank_features(adata, several)),
+        ("label", lambda: cms.tl.transfer_labels(adata.copy(), adata, several)),
+    ):
+        with pytest.raises(ValueError, match=f"`{name}` {said}"):
+            call()
 
 
 def test_copies_of_backed_data_are_refused_before_any_computation(adata, tmp_path, monkeypatch):
@@ -479,49 +398,32 @@ def test_copies_of_backed_data_are_refused_before_any_computation(adata, tmp_pat
     adata.write_h5ad(tmp_path / "cells.h5ad")
     backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
     monkeypatch.setattr(cms.tl.slots, "matrix", None)  # the data are not read
-    with pytest.raises(ValueError, match="`copy` is True, but `adata` is backed"):
-        cms.tl.learn(backed, copy=True, **QUICK)
-    with pytest.raises(ValueError, match="`copy` is True, but `adata` is backed"):
-        cms.pp.neighbors(backed, copy=True)
-    with pytest.raises(ValueError, match="`copy` is True, but `new` is backed"):
-        cms.tl.transform(backed, adata, copy=True)
-    with pytest.raises(ValueError, match="`copy` is True, but `new` is backed"):
-        cms.tl.transfer_labels(backed, adata, "kind", copy=True)
+    for call, *given in (
+        (cms.tl.learn,),
+        (cms.tl.landmarks, 5),
+        (cms.pp.neighbors,),
+        (cms.tl.transform, adata),
+        (cms.tl.transfer_labels, adata, "kind"),
+    ):
+        with pytest.raises(ValueError, match="`copy` is True, but `(adata|new)` is backed"):
+            call(backed, *given, copy=True)
     backed.file.close()
 
 
 def test_genes_without_counts_among_very_many_come_with_a_way_to_select_some():
     X = np.zeros((5, 4000))
     X[:, :6] = np.random.default_rng(0).random((5, 6)) + 0.1
-    with pytest.raises(
-        ValueError, match=r"All 4,000 genes take 0\.1 GB a matrix: select the variab"
-    ):
+    with pytest.raises(ValueError, match=r"All 4,000 genes take 0\.1 GB a matrix: select the vari"):
         cms.tl.learn(anndata.AnnData(X))
 
 
-def with_counts():
-    rng = np.random.default_rng(3)
-    adata = anndata.AnnData(
-        rng.poisson(1.5, (30, 25)).astype(np.float32) + np.eye(30, 25, dtype=np.float32)
-    )
-    adata.layers["counts"] = adata.X.copy()
-    adata.X = np.log1p(adata.X)
-    return adata
-
-
-def test_counts_are_used_if_there_is_a_layer_of_them():
-    adata = with_counts()
-    with pytest.warns(
-        UserWarning, match=r"Using the counts in `.layers\['counts'\]`; pass `layer="
-    ):
+def test_counts_in_a_layer_are_used_unless_another_is_named(adata):
+    adata.X = adata.X.log1p()
+    with pytest.warns(UserWarning, match=r"Using the counts in `.layers\['counts'\]`; pass `la"):
         cms.tl.learn(adata)
     assert adata.uns["cometric"]["params"]["layer"] == "counts"
     expected = cm.learn(adata.layers["counts"])
     assert_array_equal(adata.obsp["cometric_distances"], expected.samples)
-
-
-def test_a_layer_that_is_named_wins_over_counts():
-    adata = with_counts()
     cms.tl.learn(adata, layer="X", norm="l1")
     assert "layer" not in adata.uns["cometric"]["params"]
     assert_array_equal(adata.obsp["cometric_distances"], cm.learn(adata.X, norm="l1").samples)

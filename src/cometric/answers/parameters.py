@@ -26,15 +26,11 @@ class Parameters:
     solver: str
     tol: float
     max_iter: int
+    transport: Any  # a Transport
     restart: float = 0.0
-    transport: Any = None  # the Transport; by default the one for eps
     saturate: float = 0.0
     overlap: float | None = None  # mean number of features two samples share, if it chose `restart`
     chosen: bool = False  # whether it chose `eps`, too
-
-    def __post_init__(self) -> None:
-        if self.transport is None:
-            object.__setattr__(self, "transport", transports.from_eps(self.eps))
 
     def to_json(self) -> dict[str, Any]:
         """All parameters by name; the transport by its name and parameters."""

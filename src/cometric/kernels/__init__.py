@@ -38,17 +38,18 @@ def threads(count: int | None) -> Iterator[None]:
         _chosen.count = before
 
 
-def chosen_threads() -> int:
-    """The number of threads set by :func:`threads`, or all."""
-    return thread_count(getattr(_chosen, "count", None))
-
-
 def thread_count(requested: int | None) -> int:
-    """The number of threads to use: as requested, but at most all available; all for None."""
+    """The number of threads to use: as requested, else as set by :func:`threads`, at most all."""
+    count = getattr(_chosen, "count", None) if requested is None else requested
+    return all_threads() if count is None else max(1, min(count, all_threads()))
+
+
+def all_threads() -> int:
+    """The number of threads that Numba may use: all cores, unless its settings say otherwise."""
     import numba
 
-    available: int = numba.config.NUMBA_NUM_THREADS
-    return available if requested is None else max(1, min(requested, available))
+    count: int = numba.config.NUMBA_NUM_THREADS
+    return count
 
 
 ensure_cache_folder()

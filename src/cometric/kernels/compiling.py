@@ -27,7 +27,7 @@ from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 
-from cometric.kernels import in_forked_child, is_caused_by, thread_count
+from cometric.kernels import all_threads, in_forked_child, is_caused_by, thread_count
 from cometric.kernels.caching import KERNELS
 
 SOURCES = hashlib.sha256(
@@ -146,7 +146,7 @@ class _Threads:
     def submit(self, compute: Callable[[int], None], task: int) -> Future[None]:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(thread_count(None), "cometric")
+                self._pool = ThreadPoolExecutor(all_threads(), "cometric")
             return self._pool.submit(compute, task)
 
 
@@ -166,14 +166,15 @@ def threaded(function: Callable[..., None]) -> Callable[..., None]:
     """Compile a kernel of one task; the returned function runs all tasks, and waits for them.
 
     The last arguments of ``function`` are the number of its task and the number of tasks. The last
-    argument of the returned function is the number of threads. There are ``portions`` tasks per
-    thread; threads take them one after the other, so more portions balance the load better.
+    argument of the returned function is the number of threads, or None, see ``thread_count``. There
+    are ``portions`` tasks per thread, taken one after the other: more balance the load better.
     """
     kernel = njit(nogil=True)(function)
 
     @wraps(function)
     def launch(*args: Any, portions: int = 1) -> None:
-        *inputs, threads = args
+        *inputs, requested = args
+        threads = thread_count(requested)
         tasks = threads * portions if threads > 1 else 1
         try:
             run_tasks(lambda task: kernel(*inputs, task, tasks), tasks, threads)

@@ -6,7 +6,6 @@ are exact and do not depend on their order.
 
 import numpy as np
 
-from cometric.kernels import chosen_threads
 from cometric.kernels.compiling import njit, threaded
 
 
@@ -81,9 +80,9 @@ def pairwise_norms(indptr, bins, values, p):
     n = len(indptr) - 1
     norms = np.zeros((n, n))
     if sums_exactly(values, p):
-        _pairwise_l1(indptr, bins, values, norms, chosen_threads())
+        _pairwise_l1(indptr, bins, values, norms, None)
     else:
-        _pairwise_norms(indptr, bins, values, p, norms, chosen_threads())
+        _pairwise_norms(indptr, bins, values, p, norms, None)
     return norms
 
 
@@ -130,9 +129,9 @@ def pair_norms(indptr, bins, values, index, p):
     """||a_i - a_j||_p for every row (i, j) of ``index``."""
     norms = np.empty(len(index))
     if sums_exactly(values, p):
-        _pair_l1(indptr, bins, values, index, norms, chosen_threads())
+        _pair_l1(indptr, bins, values, index, norms, None)
     else:
-        _pair_norms(indptr, bins, values, index, p, norms, chosen_threads())
+        _pair_norms(indptr, bins, values, index, p, norms, None)
     return norms
 
 
@@ -157,7 +156,7 @@ def _pair_norms(indptr, bins, values, index, p, norms, task, tasks):
 def pair_squares(indptr, bins, values, index):
     """||x_i - x_j||_2^2 for every row (i, j) of ``index``; values need not be masses."""
     squares = np.empty(len(index))
-    _pair_squares(indptr, bins, values, index, squares, chosen_threads())
+    _pair_squares(indptr, bins, values, index, squares, None)
     return squares
 
 
@@ -209,7 +208,7 @@ def l1_distances(left, right, upper):
     the same rows: pairs i < j are computed, and the others filled in by symmetry.
     """
     distances = np.empty((len(left[-1]), len(right[-1])), np.int64)
-    _l1_distances(left, right, upper, distances, chosen_threads())
+    _l1_distances(left, right, upper, distances, None)
     if upper:
         for i, row in enumerate(distances):  # by rows: no copies of a large matrix
             row[i] = 0
@@ -269,7 +268,7 @@ def _violation_of(cost, first):
 def triangle_violation(cost):
     """Max over k, l, s of C_kl - (C_ks + C_sl), C symmetric: positive when a detour is shorter."""
     worst = np.zeros(-(-len(cost) // ROWS))
-    _triangle_violation(cost, worst, chosen_threads())
+    _triangle_violation(cost, worst, None)
     return worst.max(initial=0.0)
 
 

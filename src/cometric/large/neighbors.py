@@ -144,8 +144,8 @@ def neighbor_graph(
         refused. Searches on a GPU are not stored.
     device
         "cuda" for bounds, distances and check on a GPU; for entropic and unbalanced transport, and
-        for the norms "l1", "local-0.2", "lsa", "cosine" and "hellinger". The CPU by default, and
-        for "local".
+        for the norms "l1", "local-0.2", "lsa", "cosine" and "hellinger". The CPU by default, for
+        "local", and without Triton.
 
     Returns
     -------
@@ -203,7 +203,8 @@ class Request:
         if self.check != 0:
             check_count("check", self.check)
         check_count("random_state", self.random_state, least=0, optional=True)
-        check_single(device)
+        if device is not None:
+            check_single(device)
         if self.search == "index" and device is not None and str(device) != "cpu":
             raise ValueError(
                 f"`search` is 'index' and `device` is {str(device)!r}; a GPU computes bounds of "

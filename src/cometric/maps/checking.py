@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from cometric.core.arguments import shown
 from cometric.core.arrays import BLOCK, is_tensor, numbers
 from cometric.core.histograms import Histograms, check_masses
 from cometric.core.types import Index, Matrix, Vector
-
-LARGEST_EPS, LARGEST_RHO = 1e8, 1e18
-"""Debiasing subtracts numbers that grow with ``eps``: at 1e8 distances are within about 3e-6 of the
-limit, relative to the largest, and at 1e14 only rounding errors are left. With a large ``rho``
-distances are those of balanced transport, but at 1e100 they, too, are only rounding errors."""
 
 
 def check_histograms(hist: Any, any_mass: bool = False) -> sparse.csr_array:
@@ -27,46 +20,6 @@ def check_histograms(hist: Any, any_mass: bool = False) -> sparse.csr_array:
     if isinstance(hist, Histograms):
         return hist.rows
     return check_masses(hist) if any_mass else Histograms.of(hist).rows
-
-
-def check_eps(eps: Any) -> float:
-    """The entropic regularization as a float; raises unless positive, finite and not huge."""
-    if not is_positive(eps):
-        raise ValueError(
-            f"`eps` is {shown(eps)}; it must be positive and finite. "
-            "Use ExactMap or Exact() for 0, LimitMap or Limit() for infinity."
-        )
-    if eps > LARGEST_EPS:
-        raise ValueError(
-            f"`eps` is {float(eps):g}; above {LARGEST_EPS:g} rounding errors spoil the distances. "
-            "Use LimitMap or Limit(), for infinity."
-        )
-    return float(eps)
-
-
-def check_rho(rho: Any) -> float:
-    """The strength of the marginals as a float; raises unless positive, finite and not huge."""
-    if not is_positive(rho):
-        raise ValueError(
-            f"`rho` is {shown(rho)}; it must be positive and finite. Use EntropicMap without "
-            "`rho`, or Entropic(eps), for transport that keeps all mass."
-        )
-    if rho > LARGEST_RHO:
-        raise ValueError(
-            f"`rho` is {float(rho):g}; above {LARGEST_RHO:g} rounding errors spoil the distances. "
-            "Use EntropicMap without `rho`, or Entropic(eps), for transport that keeps all mass."
-        )
-    return float(rho)
-
-
-def is_positive(value: Any) -> bool:
-    """Whether this is a positive number, finite as a float, and not a boolean."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        return False
-    try:
-        return 0.0 < float(value) < np.inf
-    except OverflowError:
-        return False
 
 
 def check_cost(cost: Any, d: int) -> Matrix:

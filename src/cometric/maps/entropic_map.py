@@ -12,8 +12,9 @@ from scipy.special import logsumexp
 
 from cometric.core.arrays import symmetric
 from cometric.core.cached import cached_property
+from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, Index, Matrix, Vector
-from cometric.kernels import sinkhorn_log, sinkhorn_numba, sinkhorn_pairs, thread_count
+from cometric.kernels import sinkhorn_log, sinkhorn_numba, sinkhorn_pairs
 from cometric.machine.devices import free_memory
 from cometric.maps.checking import (
     all_pairs,
@@ -92,7 +93,7 @@ class EntropicMap(SinkhornMap):
            [1.431, 0.   ]])
     """
 
-    n_threads: int
+    n_threads: int | None
     _rounding: ClassVar[dict[str, float]] = {"float64": 0.0, "float32": 1e-6}
 
     def __init__(
@@ -109,7 +110,9 @@ class EntropicMap(SinkhornMap):
         memory_limit: float | None = None,
         n_threads: int | None = None,
     ) -> None:
-        rows = check_histograms(hist, any_mass=rho is not None)
+        rows = (
+            hist.rows if isinstance(hist, Histograms) else check_histograms(hist, rho is not None)
+        )
         accuracy = Accuracy(sweeps, tol, margin, np.dtype(dtype).name)
         super().__init__(rows, eps, rho, accuracy, max_sweeps)
         self.precision, self.dtype = self.accuracy.precision, np.dtype(self.accuracy.precision)
@@ -119,7 +122,7 @@ class EntropicMap(SinkhornMap):
         self._rank = np.argsort(order)
         self._hist = rows = rows[order]  # the larger histogram is the source of a pair
         self._rows = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-        self.n_threads = thread_count(n_threads)
+        self.n_threads = n_threads
         self._self_scalings = self._first_scalings()
 
         limit = free_memory() / 2 if memory_limit is None else memory_limit

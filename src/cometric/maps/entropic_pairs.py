@@ -57,7 +57,7 @@ class PairGroup:
         self,
         own: NDArray[Any],
         dtype: np.dtype[Any],
-        n_threads: int,
+        n_threads: int | None,
         part: slice | None = None,
     ) -> NDArray[Any]:
         """Scalings to start from: those of each target to itself."""

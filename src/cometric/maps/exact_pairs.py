@@ -10,7 +10,7 @@ import numpy as np
 
 from cometric.core.arrays import symmetric
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.kernels import geometry, plans, threads
+from cometric.kernels import geometry, plans, thread_count, threads
 from cometric.kernels.nodes import Histograms, Trees, drop_invalid
 from cometric.kernels.simplex import transport
 from cometric.maps.checking import check_cost, check_index
@@ -65,7 +65,7 @@ class PairBatch:
     """
 
     def __init__(
-        self, hist: Histograms, bins: int, index: Index, keep_trees: bool, n_threads: int
+        self, hist: Histograms, bins: int, index: Index, keep_trees: bool, n_threads: int | None
     ) -> None:
         self.hist, self.bins = hist, bins
         self.on_progress: Callable[[int, int], None] | None = None
@@ -83,7 +83,7 @@ class PairBatch:
         work = np.cumsum(sizes[index[:, 0]] * sizes[index[:, 1]])
         total = work[-1] if len(work) else 0
         steps = np.arange(CELLS_PER_BLOCK, total, CELLS_PER_BLOCK)
-        self.threads = 1 if total < SMALL else n_threads
+        self.threads = 1 if total < SMALL else thread_count(n_threads)
         self.cuts = np.unique(np.concatenate([[0], np.searchsorted(work, steps), [len(index)]]))
 
     def _data(self, part: slice | None = None) -> tuple[Histograms, Trees]:
@@ -218,7 +218,7 @@ class FixedMap(DistanceMap):
 class FrozenMap(FixedMap):
     """A map with fixed couplings: ``phi(cost)_ij = <P_ij, cost>``, linear in the cost."""
 
-    def __init__(self, shape: tuple[int, int], moves: Moves, threads: int) -> None:
+    def __init__(self, shape: tuple[int, int], moves: Moves, threads: int | None) -> None:
         self.shape = shape
         self._start, self._cells, self._amounts = moves
         self._threads = threads
@@ -254,9 +254,9 @@ class ReplayedMap(FixedMap):
         return symmetric(self._batch.replay(check_cost(cost, self.shape[1])), self.shape[0])
 
 
-def apply_moves(moves: Moves, cost: Matrix, n_threads: int) -> Vector:
+def apply_moves(moves: Moves, cost: Matrix, n_threads: int | None) -> Vector:
     """The costs of couplings under a cost."""
-    count = 1 if len(moves[1]) < SMALL else n_threads
+    count = 1 if len(moves[1]) < SMALL else thread_count(n_threads)
     with threads(count):
         values: Vector = plans.move_costs(*moves, cost.reshape(-1), count)
     return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,29 +11,16 @@ import numpy as np
 
 from cometric.core.formula import Formula
 from cometric.core.types import (
-    BOUNDARY,
     Accuracy,
-    Coupled,
     DistanceMap,
     Index,
     Matrix,
-    Metrics,
     Vector,
     freezable,
 )
 
-UNDERFLOW = 2.0**-1000
-"""With a norm term, distances below this fraction of the largest count as zero."""
 
-
-def couple(lifts: tuple[Any, Any], formula: Formula, norms: Metrics) -> Coupled:
-    """Both maps with a formula."""
-    to_samples, to_features = map(Regularized, lifts, (formula, formula), norms)
-    # R keeps distances positive, however small.
-    boundary = UNDERFLOW if formula.has_norm else BOUNDARY
-    return Coupled(to_samples, to_features, boundary)
-
-
+@dataclass
 class Regularized(DistanceMap):
     """The distances of a formula; ``phi`` computes their transport part.
 
@@ -48,11 +36,13 @@ class Regularized(DistanceMap):
         The accuracy of all calls of ``phi``; its own by default.
     """
 
-    def __init__(
-        self, phi: DistanceMap, formula: Formula, R: Matrix, accuracy: Accuracy | None = None
-    ) -> None:
-        self.phi, self.formula, self.R, self.accuracy = phi, formula, R, accuracy
-        self.shape = phi.shape
+    phi: DistanceMap
+    formula: Formula
+    R: Matrix
+    accuracy: Accuracy | None = None
+
+    def __post_init__(self) -> None:
+        self.shape = self.phi.shape
 
     def __repr__(self) -> str:
         formula, transport = self.formula, repr(self.phi)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
 
+from cometric.core.arguments import shown
 from cometric.core.arrays import is_tensor, namespace
 from cometric.core.types import Accuracy, DistanceMap
-from cometric.maps.checking import check_eps, check_rho, fill
+from cometric.maps.checking import fill
 
 SAFE = {np.dtype(np.float64): 150.0, np.dtype(np.float32): 25.0}
 """Largest logarithm of scalings (about 1 / eps) that cannot overflow. Above the limit of float32,
@@ -33,6 +35,11 @@ accurately."""
 
 REACHABLE = 1e-14
 """Smallest tolerance of marginal errors that is used: rounding may prevent smaller errors."""
+
+LARGEST_EPS, LARGEST_RHO = 1e8, 1e18
+"""Debiasing subtracts numbers that grow with ``eps``: at 1e8 distances are within about 3e-6 of the
+limit, relative to the largest, and at 1e14 only rounding errors are left. With a large ``rho``
+distances are those of balanced transport, but at 1e100 they, too, are only rounding errors."""
 
 SelfTerms = tuple[Any, Any]
 """Transport costs over eps of every histogram to itself, and their marginal errors."""
@@ -241,3 +248,43 @@ def select(tasks: list[Any], masks: list[Any]) -> list[tuple[Any, Any]]:
     counts = namespace(masks[0]).stack([mask.sum() for mask in masks]).tolist()
     counted = zip(tasks, masks, counts, strict=True)
     return [(task, mask) for task, mask, count in counted if count]
+
+
+def check_eps(eps: Any) -> float:
+    """The entropic regularization as a float; raises unless positive, finite and not huge."""
+    if not is_positive(eps):
+        raise ValueError(
+            f"`eps` is {shown(eps)}; it must be positive and finite. "
+            "Use ExactMap or Exact() for 0, LimitMap or Limit() for infinity."
+        )
+    if eps > LARGEST_EPS:
+        raise ValueError(
+            f"`eps` is {float(eps):g}; above {LARGEST_EPS:g} rounding errors spoil the distances. "
+            "Use LimitMap or Limit(), for infinity."
+        )
+    return float(eps)
+
+
+def check_rho(rho: Any) -> float:
+    """The strength of the marginals as a float; raises unless positive, finite and not huge."""
+    if not is_positive(rho):
+        raise ValueError(
+            f"`rho` is {shown(rho)}; it must be positive and finite. Use EntropicMap without "
+            "`rho`, or Entropic(eps), for transport that keeps all mass."
+        )
+    if rho > LARGEST_RHO:
+        raise ValueError(
+            f"`rho` is {float(rho):g}; above {LARGEST_RHO:g} rounding errors spoil the distances. "
+            "Use EntropicMap without `rho`, or Entropic(eps), for transport that keeps all mass."
+        )
+    return float(rho)
+
+
+def is_positive(value: Any) -> bool:
+    """Whether this is a positive number, finite as a float, and not a boolean."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        return False
+    try:
+        return 0.0 < float(value) < np.inf
+    except OverflowError:
+        return False

@@ -35,6 +35,9 @@ from cometric.machine.devices import torch_device
 from cometric.maps.norms import NAMES
 from cometric.solvers import SOLVERS, solver_from_json, solver_to_json
 from cometric.transports.base import Transport
+from cometric.transports.entropic import Entropic
+from cometric.transports.exact import Exact
+from cometric.transports.limit import Limit
 
 DEFAULT_TOL = 1e-3
 """Default of the library and the command line. Scores by labels at this tolerance agree with
@@ -250,7 +253,7 @@ class Settings:
         if eps is None and share is not None:
             eps = PLAIN_EPS
         # The checks have the same outcome for all transports that the data may choose.
-        transport = self.transport or transports.from_eps(PLAIN_EPS if eps is None else eps)
+        transport = self.transport or from_eps(PLAIN_EPS if eps is None else eps)
         restart = AUTO_RESTART if share is None else share
         self.formula = Formula(tau, restart, self.norm, float(self.saturate))
         if eps is not None:
@@ -421,6 +424,15 @@ class Settings:
             return tuple(map(torch_device, self.devices))
         except RuntimeError as problem:
             raise ValueError(f"`device` is {self.device!r}; pass 'cpu' or 'cuda'.") from problem
+
+
+WITHOUT_EPS: Mapping[float, Transport] = {0.0: Exact(), math.inf: Limit()}
+"""The transports for the two ends of the regularization."""
+
+
+def from_eps(eps: float) -> Transport:
+    """The transport for a regularization: exact for 0, the linear limit for infinity."""
+    return WITHOUT_EPS.get(eps) or Entropic(float(eps))
 
 
 def options(*, without: Collection[str] = ()) -> list[Field[Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,15 +30,6 @@ TRANSPORTS: Mapping[str, type[Transport]] = {
     "tree": Tree,
 }
 """Transports that files and checkpoints can store, by name."""
-
-
-WITHOUT_EPS: Mapping[float, Transport] = {0.0: Exact(), math.inf: Limit()}
-"""The transports for the two ends of the regularization."""
-
-
-def from_eps(eps: float) -> Transport:
-    """The transport for a regularization: exact for 0, the linear limit for infinity."""
-    return WITHOUT_EPS.get(eps) or Entropic(float(eps))
 
 
 def from_text(text: str) -> Transport:

@@ -21,7 +21,7 @@ from cometric.core.trees import MetricTree
 from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, PlainMap, Vector
 from cometric.machine.devices import free_memory, usable_memory
 from cometric.maps.distributed import ColdMap
-from cometric.solvers.loop import Stage
+from cometric.solvers.loop import Solution, Stage
 from cometric.transports.solving import Solving, Stages
 
 Kind = TypeVar("Kind", bound="Transport")
@@ -181,11 +181,20 @@ class Transport:
         return "anderson"
 
     def stages(self, run: Solving) -> Stages:
-        """The stages of a solve, by default one; returns the solution with its final status."""
+        """The stages of a solve, by default one; returns the solution with its final status.
+
+        None if the solution has a closed form, transport is plain, and the solver "auto".
+        """
+        if self.closed_form and run.problem.formula.is_plain and run.automatic:
+            return self.closed(run)
         accepts = None if self.monotone else partial(self._has_features, run)
         solution = yield Stage(run.tol, run.max_iter, accepts=accepts)
         solution = yield from run.confirm(solution)
         return run.check_connected(solution)
+
+    def closed(self, run: Solving) -> Solution:
+        """The solution in closed form, if :attr:`closed_form`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `closed`.")
 
     def _has_features(self, run: Solving, now: Iterate) -> bool:
         """Whether the features are those of the samples, on some pairs.

@@ -18,7 +18,6 @@ from cometric.machine.devices import free_memory
 from cometric.machine.progress import Ahead
 from cometric.maps.distributed import DistributedExactMap
 from cometric.maps.exact_map import REPLAYED, Bases, ExactMap
-from cometric.maps.regularized import couple
 from cometric.solvers.loop import Solution, Stage
 from cometric.transports.base import (
     PAIR,
@@ -29,7 +28,7 @@ from cometric.transports.base import (
     cells_of,
     without_parameters,
 )
-from cometric.transports.solving import Solving, Stages
+from cometric.transports.solving import Solving, Stages, couple
 
 CONTINUATION = (1e-1, 1e-2, 1e-3, 1e-4)
 """Values of tau on the way to tau = 0."""

@@ -26,7 +26,7 @@ from cometric.transports.base import (
     without_parameters,
 )
 from cometric.transports.quadratic import QuadraticMap
-from cometric.transports.solving import Solving, Stages
+from cometric.transports.solving import Solving
 
 DETERMINED = 1e-9
 """The closed form counts as non-unique if the gap of singular values is at most this."""
@@ -56,11 +56,8 @@ class Limit(Transport):
     def lift(self, hist: Histograms, resources: Resources) -> LimitMap:
         return LimitMap(hist)
 
-    def stages(self, run: Solving) -> Stages:
-        """No stage but the closed form, if transport is plain and the solver "auto"."""
-        if run.problem.formula.is_plain and run.automatic:
-            return _closed_form(run)
-        return (yield from super().stages(run))
+    def closed(self, run: Solving) -> Solution:
+        return _closed_form(run)
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
         """The product of the marginals: every bin sends mass to every bin."""

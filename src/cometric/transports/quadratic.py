@@ -13,7 +13,8 @@ from cometric.core.arguments import shown
 from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.maps.checking import check_cost, check_histograms, check_index, is_positive
+from cometric.maps.checking import check_cost, check_index
+from cometric.maps.sinkhorn_map import is_positive
 from cometric.maps.views import in_parts, squares_of_differences
 from cometric.transports.base import Lifts, Resources, Transport, product_operations
 
@@ -31,7 +32,7 @@ class QuadraticMap(DistanceMap):
     """
 
     def __init__(self, hist: Any) -> None:
-        self._hist = check_histograms(hist)
+        self._hist = hist.rows if isinstance(hist, Histograms) else Histograms.of(hist).rows
         self.shape = self._hist.shape
         self._left_out = int(np.argmax(np.asarray(self._hist.sum(axis=0))))
         self._rest = self._hist.copy()

@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cometric.core.arrays import on_device, to_numpy
 from cometric.core.cached import cached_property
 from cometric.core.cones import negative_pairs
+from cometric.core.formula import Formula
 from cometric.core.problem import Problem
-from cometric.core.types import Coupled, Iterate, Metrics, Record, Status, Traits, traits_of
+from cometric.core.types import (
+    BOUNDARY,
+    Coupled,
+    Iterate,
+    Metrics,
+    Record,
+    Status,
+    Traits,
+    traits_of,
+)
 from cometric.machine.interruption import is_interruption
 from cometric.machine.progress import Ahead, Bar
-from cometric.maps.regularized import Regularized, couple
+from cometric.maps.regularized import Regularized
 from cometric.maps.sinkhorn_map import inner_tolerance
 from cometric.solvers import SOLVERS
 from cometric.solvers.loop import SILENT, Callback, Saver, Solution, Stage, solve
@@ -33,6 +43,18 @@ class Checkpoints(Protocol):
 
     def stage(self, phi: Coupled) -> Saver:
         """The checkpoints of the next stage."""
+
+
+UNDERFLOW = 2.0**-1000
+"""With a norm term, distances below this fraction of the largest count as zero."""
+
+
+def couple(lifts: tuple[Any, Any], formula: Formula, norms: Metrics) -> Coupled:
+    """Both maps with a formula."""
+    to_samples, to_features = map(Regularized, lifts, (formula, formula), norms)
+    # R keeps distances positive, however small.
+    boundary = UNDERFLOW if formula.has_norm else BOUNDARY
+    return Coupled(to_samples, to_features, boundary)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from cometric.core.types import Matrix, Vector
-from cometric.maps.checking import check_rho
+from cometric.maps.sinkhorn_map import check_rho
 from cometric.transports.base import LowerBounds, Transport
 from cometric.transports.entropic import Entropic
 
