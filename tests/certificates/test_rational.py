@@ -158,9 +158,6 @@ def test_metrics_that_are_not_symmetric_cannot_be_certified():
         dataclasses.replace(result, samples=askew).certify()
 
 
-# What the widening rests on
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 1e-9, 0.3])
 @pytest.mark.parametrize("spread", [0.5, 10.0])
 def test_masses_are_as_exact_as_claimed(smoothing, spread):
@@ -218,9 +215,6 @@ def test_rounding_errors_change_transport_and_norms_by_their_bounds():
     assert proof.rate == pytest.approx((0.53 / (0.53 + 0.5 * 0.94)) ** 2, rel=1e-12)
     assert proof.gap == pytest.approx(0.06 / 0.53, rel=1e-12)
     assert proof.rounding == pytest.approx((0.03 + 0.06) / (0.5 + 0.53), rel=1e-12)
-
-
-# The oracle itself
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -38,9 +38,6 @@ def form(request):
 same_size = st.integers(2, 5).flatmap(lambda d: st.tuples(*2 * [positive_costs(d)]))
 
 
-# Normalization
-
-
 def test_normalize_returns_maximum_one_and_the_maximum_it_had():
     unit, top = normalize(ONE)
     assert top == 4.0
@@ -65,9 +62,6 @@ def test_normalize_counts_the_pairs_at_a_negative_distance():
     with pytest.raises(NegativeDistances, match=r"^3 pairs .*lowest -4, largest 0\)$"):
         normalize(0.0 - ONE)
     assert normalize(changed(ONE, (0, 1), 0.0))[1] == 4.0
-
-
-# Ratio bounds
 
 
 def test_ratio_bounds_are_the_extreme_quotients(form):
@@ -102,9 +96,6 @@ def test_matrices_of_different_shape_cannot_be_compared():
         ratio_bounds(ONE[:2, :2], ONE)
 
 
-# The Hilbert metric
-
-
 @given(same_size, st.floats(1e-6, 1e6))
 def test_the_hilbert_distance_is_that_of_its_naive_twin_and_blind_to_scale(costs, scale):
     one, other = costs
@@ -133,9 +124,6 @@ def test_numbers_far_apart_are_far_apart_without_a_warning():
     assert hilbert_distance(1e300 * ONE, changed(1e-300 * ONE, (0, 1), 1.0)) == np.inf
 
 
-# Widths
-
-
 def test_small_widths_keep_their_digits():
     assert log_width((1.0, 1.0 + 2.0**-40)) == 2.0**-40
     assert log_width((2.0, 2.0 * np.e)) == pytest.approx(1.0, rel=1e-15)
@@ -149,9 +137,6 @@ def test_small_widths_keep_their_digits():
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (1.0, np.inf), (2.0, 1.0)])
 def test_an_interval_without_positive_finite_ends_is_infinitely_wide(bounds):
     assert log_width(bounds) == np.inf
-
-
-# The boundary
 
 
 def test_a_distance_below_the_level_touches_the_boundary(form):

@@ -67,8 +67,6 @@ def test_a_bar_announces_on_standard_error(capfd):
         assert output.out == ""
 
 
-# The cache
-
 SRC = Path(__file__).parents[2] / "src"
 
 COUNT = """

@@ -42,8 +42,6 @@ def test_no_kernel_uses_the_threads_of_numba():
             assert not (isinstance(node, ast.keyword) and node.arg == "parallel"), path.name
 
 
-# Memory
-
 LOST = """
 import resource, sys
 import numpy as np
@@ -127,9 +125,6 @@ def launched(function):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numba, "njit", lambda **options: lambda function: function)
         return compiling.threaded(function)
-
-
-# Threads
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 9])
@@ -246,9 +241,6 @@ def test_a_launch_costs_next_to_nothing():
     assert (alone - plain) / 2000 < 20e-6  # seconds
     beside = min(timeit.repeat(two, number=2000, repeat=5))
     assert (beside - plain) / 2000 < 500e-6
-
-
-# Processes
 
 
 def result():

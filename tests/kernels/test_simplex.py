@@ -37,16 +37,6 @@ def kinds_of_trees(phi):
     return set(phi._all.state.tolist())
 
 
-# Values
-
-
-@pytest.mark.parametrize("make_cost", [random_metric, random_cost])
-def test_values_agree_with_pot(make_cost):
-    rng = np.random.default_rng(1)
-    hist, cost = random_histograms(12, 20, rng, share=0.6), make_cost(20, rng)
-    assert_allclose(ExactMap(hist)(cost), naive.lift(hist, cost), rtol=1e-13, atol=1e-15)
-
-
 @fewer(2)
 @given(lift=lifts())
 def test_values_agree_with_a_linear_program_over_all_cells(lift):
@@ -96,14 +86,6 @@ def test_costs_that_differ_in_their_last_digits_are_distinguished():
     best = block[linear_sum_assignment(block)].sum()
     value = ExactMap(hist).pairs(cost, [[0, 1]])[0]
     assert (value - 1.0) / digit * size == pytest.approx(best, abs=0.25)
-
-
-def test_integer_costs_and_uniform_masses_tie_everywhere_and_still_end():
-    rng = np.random.default_rng(3)
-    upper = np.triu(rng.integers(0, 3, (60, 60)), 1).astype(float)
-    cost = upper + upper.T
-    hist = np.vstack([np.kron(np.eye(2), np.ones(30) / 30), np.ones(60) / 60])
-    assert_allclose(ExactMap(hist)(cost), naive.lift(hist, cost), rtol=1e-14)
 
 
 @pytest.mark.parametrize("make_cost", [random_metric, random_cost])
@@ -162,18 +144,12 @@ def test_the_unit_of_the_cost_does_not_matter(make_cost, scale):
     assert_allclose(ExactMap(hist)(scale * cost), scale * ExactMap(hist)(cost), rtol=rtol)
 
 
-# Pairs
-
-
 @given(lift=lifts())
 def test_the_order_of_a_pair_does_not_matter(lift):
     hist, cost, _ = lift
     phi = ExactMap(hist)
     there, back = phi.pairs(cost, [[0, 1]]), phi.pairs(cost, [[1, 0]])
     assert_allclose(there, back, rtol=1e-14, atol=1e-16 * cost.max())
-
-
-# Trees that outlive a call
 
 
 def test_a_tree_of_differences_is_lifted_when_the_triangle_inequality_goes():
@@ -195,19 +171,6 @@ def test_a_warm_start_ends_where_a_cold_one_does(data):
     phi = ExactMap(hist)
     for cost in data.draw(st.lists(costs(d), min_size=2, max_size=5)):
         assert_allclose(phi(cost), ExactMap(hist)(cost), rtol=1e-13, atol=1e-16 * cost.max())
-
-
-def test_the_same_cost_twice_leaves_every_tree_as_it_was():
-    rng = np.random.default_rng(12)
-    phi, cost = ExactMap(random_histograms(8, 20, rng)), random_metric(20, rng)
-    first = phi(cost)
-    trees = phi._all.tree.copy()
-    assert kinds_of_trees(phi) == {nodes.REDUCED_TREE}
-    assert_array_equal(phi(cost), first)
-    assert_array_equal(phi._all.tree, trees)
-
-
-# Plans, duals and gaps of many random problems
 
 
 @pytest.mark.parametrize(

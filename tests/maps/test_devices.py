@@ -164,9 +164,6 @@ def test_memory_of_one_device_is_counted_once(monkeypatch):
     assert usable_memory(TWICE) == usable_memory("torch:cpu") == 7.0
 
 
-# Learning
-
-
 @everywhere
 @pytest.mark.parametrize("transport", [cm.Entropic(0.1), cm.Unbalanced(0.1, rho=0.5)])
 def test_learning_on_several_devices_ends_where_one_does(device, transport, monkeypatch):

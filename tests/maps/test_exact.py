@@ -25,9 +25,6 @@ def changed(matrix, where, value):
     return matrix
 
 
-# Answers
-
-
 def test_all_distances_come_as_a_symmetric_matrix_with_zero_diagonal():
     found = ExactMap(HIST)(LINE)
     assert_allclose(found, ON_THE_LINE, rtol=1e-15)
@@ -52,9 +49,6 @@ def test_it_has_a_shape_and_a_repr():
     phi = ExactMap(HIST)
     assert phi.shape == (3, 4)
     assert repr(phi) == "ExactMap(3 histograms on 4 bins, 2.7 used by each)"
-
-
-# Plans and bounds
 
 
 def test_a_plan_lists_where_mass_goes_and_what_stays():
@@ -94,9 +88,6 @@ def test_lower_and_upper_bounds_enclose_the_oracle(lift):
     assert (lower <= true + rounding).all()
     assert (true <= upper + rounding).all()
     assert_allclose(lower, upper, rtol=1e-12, atol=rounding)
-
-
-# Frozen couplings
 
 
 @fewer(2)
@@ -150,9 +141,6 @@ def test_freezing_at_a_cost_without_triangle_inequality_keeps_the_detour():
     assert ExactMap(hist).freeze(cost)(cost)[0, 1] == 1.0
 
 
-# Memory
-
-
 def limits(phi):
     """Memory limits under which couplings are replayed, and under which not even trees fit."""
     return phi.memory.trees + 1, phi.memory.trees - 1
@@ -188,9 +176,6 @@ def test_without_room_for_trees_nothing_can_be_frozen_or_sketched():
     assert phi.sketch(LINE) is None
 
 
-# Progress
-
-
 def test_progress_is_shown_after_each_block(monkeypatch):
     monkeypatch.setattr("cometric.maps.exact_pairs.CELLS_PER_BLOCK", 20.0)
     rng = np.random.default_rng(0)
@@ -204,9 +189,6 @@ def test_progress_is_shown_after_each_block(monkeypatch):
     assert len(done) > 5
     assert (np.diff(done) > 0).all()
     assert_array_equal(found, ExactMap(hist)(LINE))
-
-
-# Refusals
 
 
 @pytest.mark.parametrize(
@@ -308,9 +290,6 @@ def test_a_light_bin_far_away_does_not_blur_the_proof_for_heavy_ones():
         cost = np.array([[0.0, far, far + 2.0], [far, 0.0, 0.133], [far + 2.0, 0.133, 0.0]])
         plans = ExactMap(hist).plans(cost, np.array([[0, 1]]))
         assert plans.values - plans.bounds <= 1e-14 * plans.values
-
-
-# Sketches and counts
 
 
 @given(lift=lifts())

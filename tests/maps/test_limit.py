@@ -52,12 +52,6 @@ def test_learning_at_infinity_is_correspondence_analysis():
     assert_allclose(result.samples, power.samples, atol=1e-10)
 
 
-def test_an_axis_that_is_not_determined_is_called_so():
-    with pytest.warns(cm.ConvergenceWarning, match="not unique"):
-        result = cm.learn(np.eye(3) + 0.3, eps=np.inf, tau=0)
-    assert result.status is cm.Status.NON_UNIQUE
-
-
 def test_the_closed_form_keeps_its_digits_where_distances_are_small():
     data = np.random.default_rng(0).gamma(0.5, 1.0, (300, 200))
     result = cm.learn(data, eps=np.inf, tau=0)  # smallest distance 6e-12 of the largest
@@ -65,19 +59,25 @@ def test_the_closed_form_keeps_its_digits_where_distances_are_small():
     assert result.residual <= 1e-6
 
 
-def test_blocks_whose_inner_distances_vanish_are_no_success():
-    data = np.kron(np.eye(2), X[:3])
-    with pytest.warns(cm.ConvergenceWarning, match="on the boundary.*Pass `tau` > 0"):
-        result = cm.learn(data, eps=np.inf, tau=0)
-    assert result.status is cm.Status.BOUNDARY
+RANDOM = {"start": "random", "random_state": 0}
 
 
-@pytest.mark.parametrize("eps", [0.1, 5.0, np.inf])
-@pytest.mark.parametrize("solver", ["power", "anderson"])
-def test_more_than_two_blocks_have_no_unique_solution(eps, solver):
-    with pytest.warns(cm.ConvergenceWarning, match="not unique.*Pass `tau` > 0"):
-        result = cm.learn(np.eye(4), eps, 0, solver=solver, start="random", random_state=0)
-    assert result.status is cm.Status.NON_UNIQUE
+@pytest.mark.parametrize(
+    ("data", "options", "words", "status"),
+    [
+        (np.eye(3) + 0.3, {"eps": np.inf}, "not unique", "NON_UNIQUE"),
+        (np.kron(np.eye(2), X[:3]), {"eps": np.inf}, "on the boundary", "BOUNDARY"),
+        *(
+            (np.eye(4), {"eps": eps, "solver": solver, **RANDOM}, "not unique", "NON_UNIQUE")
+            for eps in (0.1, 5.0, np.inf)
+            for solver in ("power", "anderson")
+        ),
+    ],
+)
+def test_what_has_no_unique_positive_solution_is_no_success(data, options, words, status):
+    with pytest.warns(cm.ConvergenceWarning, match=f"{words}.*Pass `tau` > 0"):
+        result = cm.learn(data, tau=0, **options)
+    assert result.status is cm.Status[status]
 
 
 def test_the_torus_gives_a_cosine():

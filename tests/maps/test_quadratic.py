@@ -58,7 +58,7 @@ def test_a_wide_kernel_gives_roots_of_the_limit():
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS, ids=str)
-def test_learning_converges_to_singular_vectors(transport, tmp_path):
+def test_learning_converges_to_singular_vectors(transport):
     X = np.random.default_rng(0).poisson(2.0, (16, 11)) + np.eye(16, 11)
     result = cm.learn(X, transport=transport, tau=1e-3, norm="l1", tol=1e-7)
     assert result.converged
@@ -68,10 +68,7 @@ def test_learning_converges_to_singular_vectors(transport, tmp_path):
     image = transport.lift(cm.Problem.from_data(X).samples.histograms, None)(result.features)
     np.testing.assert_allclose(image + 1e-3 * R, mu * result.samples, atol=1e-6)
     assert "Diagnosis" in str(result.certify())
-    result.save(tmp_path / "r.npz")
-    loaded = cm.load(tmp_path / "r.npz")
-    assert loaded.parameters.transport == transport
-    np.testing.assert_allclose(loaded.transform(X), result.samples, atol=1e-6)
+    np.testing.assert_allclose(result.transform(X), result.samples, atol=1e-6)
     assert cm.plan(X, transport=transport, tau=1e-3).engine == "matrix products"
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
@@ -17,9 +17,6 @@ from strategies import fewer, histograms, lifts
 HIST = sparse.csr_array([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75], [0.2, 0.3, 0.5]])
 COST = np.array([[0.0, 1.0, 3.0], [1.0, 0.0, 2.0], [3.0, 2.0, 0.0]])
 NORMS = {"l1": 1, "l2": 2, "linf": np.inf, 1: 1, 2.5: 2.5, 3: 3, "discrete": "discrete"}
-
-
-# Norms
 
 
 @pytest.mark.parametrize(("norm", "p"), NORMS.items())
@@ -66,9 +63,6 @@ def test_high_powers_of_small_differences_are_no_zeros():
     assert_allclose(norm_matrix(hist, 50.0)[0, 1], 1e-9 * 2 ** (1 / 50), rtol=1e-6)
 
 
-# The regularized map
-
-
 def test_the_term_is_tau_times_the_largest_cost_times_the_norm():
     exact, R = ExactMap(HIST), norm_matrix(HIST, "l2")
     phi = Regularized(exact, Formula(0.1), R)
@@ -88,21 +82,23 @@ def test_it_agrees_with_its_naive_twin(norm, p, lift, tau):
     assert_allclose(phi(cost), naive.lift(hist, cost, tau, p), rtol=1e-13, atol=rounding)
 
 
+@pytest.mark.parametrize(
+    "formula", [Formula(0.1), Formula(restart=0.1), Formula(0.1, saturate=0.3)], ids=str
+)
 @fewer(2)
 @given(lift=lifts())
-def test_freezing_holds_the_couplings_but_not_the_maximum(lift):
+def test_freezing_holds_the_couplings_but_not_the_maximum(formula, lift):
     hist, cost, rise = lift
+    assume(cost.any())
     exact, R = ExactMap(hist), norm_matrix(sparse.csr_array(hist), "discrete")
-    other = cost + rise
-    plain = exact.freeze(cost)(other)
-    for formula, want in (
-        (Formula(0.1), plain + 0.1 * other.max() * R),
-        (Formula(restart=0.1), 0.9 * plain + 0.1 * plain.max() * R),
-    ):
-        phi = Regularized(exact, formula, R)
-        frozen, rounding = phi.freeze(cost), 1e-15 * other.max()
-        assert_allclose(frozen(cost), phi(cost), rtol=1e-13, atol=rounding)
-        assert_allclose(frozen(other), want, rtol=1e-13, atol=rounding)
+    phi, other, s = Regularized(exact, formula, R), cost + rise, formula.saturate
+    plain = exact.freeze(naive.saturated(cost, s))(naive.saturated(other, s))
+    want = plain + 0.1 * other.max() * R
+    if formula.restart:
+        want = 0.9 * plain + 0.1 * plain.max() * R
+    frozen, rounding = phi.freeze(cost), 1e-15 * other.max()
+    assert_allclose(frozen(cost), phi(cost), rtol=1e-13, atol=rounding)
+    assert_allclose(frozen(other), want, rtol=1e-13, atol=rounding)
 
 
 @pytest.mark.parametrize("formula", [Formula(0.1), Formula(restart=0.1)], ids=str)
@@ -110,9 +106,6 @@ def test_a_map_without_couplings_cannot_be_frozen(formula):
     frozen = ExactMap(HIST).freeze(COST)
     with pytest.raises(TypeError, match="FrozenMap has no couplings to freeze"):
         Regularized(frozen, formula, norm_matrix(HIST, "l1")).freeze(COST)
-
-
-# Restarts
 
 
 def test_a_restart_is_a_share_of_the_largest_distance():

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from cometric.core.types import Accuracy
-from cometric.maps.sinkhorn_map import SinkhornMap, select
+from cometric.maps.sinkhorn_map import SinkhornMap
 
 HIST, COST = np.eye(2), 1.0 - np.eye(2)
 
@@ -77,26 +77,6 @@ def test_rounding_limits_the_tolerance():
     phi = Recorder("float32")
     phi.run()
     assert phi.stages[1] == ("sweep", 1000, 1e-4)
-
-
-def test_known_self_terms_are_not_computed_again():
-    phi = Recorder()
-    phi.run(own=(np.zeros(2), np.full(2, 0.7)))
-    assert phi.stages[0][0] == "sweep"
-    assert phi.error == 0.7
-
-
-def test_without_costs_nothing_is_swept():
-    phi = Recorder()
-    assert phi.run(0.0 * COST) == 0.0
-    assert phi.stages == []
-    assert phi.error == 0.0
-
-
-def test_tasks_without_a_mark_are_not_selected():
-    masks = [np.array([False, False]), np.array([True, False])]
-    assert select(["a", "b"], masks) == [("b", masks[1])]
-    assert select([], []) == []
 
 
 def test_precisions_are_checked():

@@ -40,9 +40,6 @@ def dense(n=40, m=30, seed=0):
     return np.random.default_rng(seed).gamma(2.0, 1.0, (n, m))
 
 
-# How much samples share
-
-
 @pytest.mark.parametrize(
     "X", [thin(20, 30), dense(9, 7), thin(15, 20, 0.3) ** 3, dense(5, 40) ** 9]
 )
@@ -50,23 +47,9 @@ def test_the_overlap_is_that_of_its_definition(X):
     assert_allclose(overlap(histograms(X)), naive.shared_features(X), rtol=1e-12)
 
 
-def test_flat_histograms_share_their_common_features_exactly():
-    X = RNG.random((30, 40)) < np.linspace(0.05, 0.6, 30)[:, None]
-    X[:, 0] = True
-    common = (X[:, None] & X).sum(axis=2)
-    mean = (common.sum() - np.trace(common)) / (30 * 29)
-    assert_allclose(overlap(histograms(X)), mean, rtol=1e-13)
-
-
 def test_samples_without_common_features_share_none():
     assert overlap(histograms(np.eye(50))) == 0.0
     assert overlap(histograms(np.kron(np.eye(20), [[1.0, 1e-3, 1e-6]]))) == 0.0
-
-
-def test_the_order_of_samples_does_not_matter():
-    X = thin()
-    order = RNG.permutation(len(X))
-    assert_allclose(overlap(histograms(X[order])), overlap(histograms(X)), rtol=1e-13)
 
 
 def test_small_changes_of_the_data_change_the_overlap_little():
@@ -74,9 +57,6 @@ def test_small_changes_of_the_data_change_the_overlap_little():
     for size in (1e-3, 1e-6, 1e-9):
         noisy = X * (1.0 + size * RNG.standard_normal(X.shape))
         assert abs(overlap(histograms(noisy)) / overlap(histograms(X)) - 1.0) < 2 * size
-
-
-# What is chosen by it
 
 
 def of_overlap(value, monkeypatch, **options):
@@ -111,9 +91,6 @@ def test_the_rule_has_no_jumps(monkeypatch):
     X = thin(mean=0.12)
     finite, limit = (cm.learn(X, eps=eps, restart=0.37, tol=1e-6) for eps in (30.0, math.inf))
     assert_allclose(finite.samples, limit.samples, atol=1e-3)
-
-
-# Where it is used
 
 
 def test_the_defaults_are_these_numbers_everywhere(tmp_path):
@@ -227,9 +204,6 @@ def test_a_wrong_word_for_eps_lists_what_to_pass():
         cm.learn(thin(), tau="small")
 
 
-# What is said about it
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -257,9 +231,6 @@ def test_files_of_earlier_versions_say_that_nothing_was_chosen():
     del stored["overlap"], stored["chosen"]
     options = Parameters.from_json(stored)
     assert (options.overlap, options.chosen) == (None, False)
-
-
-# Adding or leaving out samples
 
 
 @pytest.mark.parametrize(
@@ -294,9 +265,6 @@ def neighbors(distances, k=10):
     near = np.zeros(distances.shape, bool)
     np.put_along_axis(near, np.argsort(distances, axis=1)[:, :k], True, axis=1)
     return near
-
-
-# Where the limit fails
 
 
 @pytest.fixture
@@ -341,9 +309,6 @@ def test_an_eps_that_was_given_is_never_replaced(mostly_transport):
     with pytest.warns(UserWarning, match="negative"):
         result = cm.learn(X, eps=math.inf)
     assert result.status is cm.Status.NOT_PSD
-
-
-# Checkpoints
 
 
 def test_a_resumed_run_has_the_numbers_that_were_chosen(tmp_path):

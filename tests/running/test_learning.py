@@ -68,12 +68,6 @@ def test_negative_distances_end_the_solve_with_a_count():
     assert result.status is cm.Status.NOT_PSD
 
 
-def test_proofs_for_exact_transport_are_not_claimed():
-    result = cm.learn([[3, 1, 1], [1, 2, 1], [1, 1, 4]], eps=0.5, tau=0.1)
-    assert str(result.certify()).startswith("Diagnosis: for eps > 0")
-    assert " in [" not in str(result)
-
-
 def test_single_precision_ends_in_double():
     X = cm.datasets.simulate_counts(30, 25, random_state=0).X
     double, single = (cm.learn(X, 0.1, dtype=dtype, drop_empty=True) for dtype in ("f8", "f4"))

@@ -59,9 +59,6 @@ def test_options_that_learn_would_refuse_are_refused(options, words):
         cm.plan(X, drop_empty=True, **options)
 
 
-# Time
-
-
 NORMS = tuple(1.0 - np.eye(n) for n in X.shape)  # no empty feature
 OPTIONS = [
     {},
@@ -162,9 +159,6 @@ def test_long_runs_come_with_advice(monkeypatch):
     assert "67 min to 5.6 h, for 10 to 15 iterations" in said
     assert "device='cuda'" in str(cm.plan(SMALL, 0.1))
     assert "eps=0.1 (Sinkhorn)" in str(cm.plan(SMALL, 0.0))
-
-
-# Memory
 
 
 @pytest.fixture

@@ -145,9 +145,6 @@ def test_a_missing_argument_is_named_as_before():
         cm.learn()
 
 
-# Values
-
-
 def test_settings_are_complete():
     settings = Settings(tau="0.2")
     assert settings.transport == cm.Entropic(0.1)

@@ -381,13 +381,14 @@ def test_a_client_is_refused_where_none_was(tmp_path):
         cm.resume(tmp_path, client="local")
 
 
-def test_two_runs_cannot_share_a_folder(tmp_path):
+def test_a_folder_in_use_is_neither_resumed_nor_removed(tmp_path):
     def intrude(now, record):
-        with pytest.raises(CheckpointError, match=r"is in use by process \d+ on .+\. Wait for it"):
-            cm.resume(tmp_path)
+        for use in (cm.resume, cm.remove_checkpoint):
+            with pytest.raises(CheckpointError, match=r"in use by process \d+ on .+\. Wait for it"):
+                use(tmp_path)
 
     start(tmp_path)
-    result = cm.learn(X, 0.1, 0.1, checkpoint=tmp_path, callback=intrude)
+    result = cm.learn(X, 0.1, 0.1, checkpoint=tmp_path, checkpoint_every=0, callback=intrude)
     assert_same(cm.resume(tmp_path), result)
 
 
@@ -704,16 +705,6 @@ def test_removing_without_checkpoints_is_an_error(make, tmp_path):
         with pytest.raises(CheckpointError, match="nothing was removed"):
             cm.remove_checkpoint(tmp_path / "run")
         assert (tmp_path / "run" / "data.npz").exists()
-
-
-def test_checkpoints_in_use_are_not_removed(tmp_path):
-    def remove(now, record):
-        if record.iteration == 3:
-            with pytest.raises(CheckpointError, match=r"in use by process \d+ on"):
-                cm.remove_checkpoint(tmp_path)
-
-    cm.learn(X, eps=0.1, tau=0.1, checkpoint=tmp_path, checkpoint_every=0, callback=remove)
-    assert latest(tmp_path) is not None
 
 
 def test_a_folder_that_is_a_link_loses_its_checkpoints_only(tmp_path):

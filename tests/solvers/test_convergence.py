@@ -4,7 +4,6 @@ import importlib.util
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import cometric as cm
@@ -26,22 +25,6 @@ def test_a_few_dozen_random_problems_converge(convergence):
     assert [f"{one.number}: {one.problem}" for one in found if convergence.failures(one)] == []
     assert sum(one.endings[0].status == "CONVERGED" for one in found) > 30
     assert "auto" in convergence.table(found)
-
-
-def test_a_failure_is_reported(convergence):
-    good = convergence.Ending("power", "CONVERGED", 1e-7, 10, 10)
-    bad = convergence.Ending("auto", "MAX_ITER", 1e-2, 3000, 3000)
-    loose = convergence.Ending("auto", "INNER_NOT_CONVERGED", 1e-7, 30, 30)
-    one = convergence.Comparison(0, "", [good, bad, loose], 1e-6)
-    assert convergence.failures(one) == [bad]
-    assert convergence.failures(one._replace(endings=[bad, bad])) == []
-
-
-def test_problems_depend_on_seed_and_number_alone(convergence):
-    one, again, other = (convergence.draw(seed, 17) for seed in (0, 0, 1))
-    assert str(one) == str(again)
-    np.testing.assert_array_equal(one.X, again.X)
-    assert str(one) != str(other)
 
 
 @pytest.mark.parametrize("number", [72, 888])

@@ -37,9 +37,6 @@ def trace(data=X, **options):
     return steps
 
 
-# The loop
-
-
 def test_the_loop_stops_at_the_tolerance_and_not_before():
     problem = Problem.from_data(X)
     phi = regularize(*exact_lifts(problem), 0.1, norm_matrices(problem, "l1"))
@@ -83,21 +80,10 @@ def test_the_callback_sees_every_iterate_with_its_record():
     assert_array_equal(seen[-1][0].metrics.samples, result.samples)
 
 
-def test_exceptions_of_a_callback_propagate():
-    def fail(now, record):
-        raise RuntimeError("enough")
-
-    with pytest.raises(RuntimeError, match="enough"):
-        quick(callback=fail)
-
-
 def test_the_parameters_record_the_options():
     asked = quick(norm="l2", tol=1e-5, max_iter=77).parameters
     assert (asked.eps, asked.tau, asked.norm) == (0, 0.1, "l2")
     assert (asked.solver, asked.tol, asked.max_iter) == ("PowerIteration", 1e-5, 77)
-
-
-# Endings other than success
 
 
 def test_reaching_the_iteration_limit_first_is_a_warning_and_not_success():
@@ -184,17 +170,11 @@ def test_at_tau_zero_data_without_a_unique_solution_are_not_success(solver, data
     assert not result.converged
 
 
-# Progress
-
-
 def test_a_tolerance_of_zero_has_a_bar_too(capsys, monkeypatch):
     monkeypatch.setattr("cometric.machine.progress.EVERY", 0.0)
     with pytest.warns(ConvergenceWarning):
         quick(tol=0, max_iter=5, progress=True, callback=lambda now, record: time.sleep(0.15))
     assert "residual" in capsys.readouterr().err
-
-
-# Starts
 
 
 def test_a_start_between_samples_is_where_the_first_step_begins():
@@ -221,9 +201,6 @@ def test_random_starts_follow_their_seed():
     assert np.abs(one.samples - other.samples).max() > 1e-3
 
 
-# Norms
-
-
 def test_two_matrices_serve_as_norms():
     by_name = quick(tol=1e-12)
     R = norm_matrices(Problem.from_data(X), "l1")
@@ -239,9 +216,6 @@ def test_norm_matrices_and_starts_cover_repeated_items_too():
         result = quick(REPEATS, norm=norm, start=START, tol=1e-12)
         assert result.samples.shape == (4, 4)
         assert_allclose(result.samples, discrete.samples, rtol=1e-10)
-
-
-# Options
 
 
 def test_options_of_the_problem_reach_it():

@@ -1,4 +1,4 @@
-"""``learn(saturate=...)``: the equations it promises, its limits, its certificates, every entry."""
+"""``learn(saturate=..., restart=...)``: the equations it promises, its limits, its certificates."""
 
 import dataclasses
 
@@ -21,7 +21,8 @@ S = 0.2
 RNG = np.random.default_rng(5)
 X = RNG.poisson(2.0, (9, 7)) + 0.5 * RNG.random((9, 7))
 T12 = np.array([[2.0, 1, 0], [1, 2, 0], [0, 0, 1]])  # of docs/theory.md
-SHARES = [{"tau": 0.05}, {"restart": 0.1}, {"tau": 0.0}]
+SHARES = [{"saturate": S, **share} for share in ({"tau": 0.05}, {"restart": 0.1}, {"tau": 0.0})]
+SHARES += [{"restart": 0.1}]
 every_share = pytest.mark.parametrize("share", SHARES, ids=str)
 every_eps = pytest.mark.parametrize("eps", [0.0, 0.3, np.inf])
 
@@ -29,9 +30,6 @@ every_eps = pytest.mark.parametrize("eps", [0.0, 0.3, np.inf])
 def random_cost(rng, d=6):
     upper = np.triu(rng.exponential(size=(d, d)), 1)
     return upper + upper.T
-
-
-# The saturated cost
 
 
 @pytest.mark.parametrize("s", [1e-310, 1e-3, 0.05, 0.5, 3.0, 1e5, 1e15, 1e17, 1e300])
@@ -69,9 +67,6 @@ def test_a_cost_of_zeros_stays_zero():
     assert_array_equal(Formula(saturate=S).saturated(np.zeros((3, 3))), 0.0)
 
 
-# The map
-
-
 def test_only_transport_is_under_the_saturated_cost():
     hist = sparse.csr_array(np.random.default_rng(4).dirichlet(np.ones(6), 4))
     cost, R, exact = random_cost(np.random.default_rng(4)), norm_matrix(hist, "l1"), ExactMap(hist)
@@ -85,42 +80,30 @@ def test_only_transport_is_under_the_saturated_cost():
     assert repr(Regularized(exact, Formula(saturate=S), R)).endswith("of costs saturated at 0.2")
 
 
-def test_freezing_holds_the_couplings_but_not_the_saturation():
-    rng = np.random.default_rng(6)
-    hist = sparse.csr_array(rng.dirichlet(np.ones(6), 4))
-    cost, other, exact = random_cost(rng), random_cost(rng), ExactMap(hist)
-    phi = Regularized(exact, Formula(0.1, saturate=S), norm_matrix(hist, "l1"))
-    frozen = phi.freeze(cost)
-    assert_allclose(frozen(cost), phi(cost), rtol=1e-13)
-    moved = exact.freeze(naive.saturated(cost, S))(naive.saturated(other, S))
-    assert_allclose(frozen(other), moved + 0.1 * other.max() * phi.R, rtol=1e-13)
-    assert (frozen(other) >= phi(other) - 1e-14).all()
-
-
-# Learning
-
-
 @every_eps
 @every_share
 @pytest.mark.parametrize("solver", ["auto", "power", "anderson"])
-def test_both_metrics_solve_the_saturated_equations(eps, share, solver):
-    r = cm.learn(X, eps=eps, saturate=S, tol=1e-9, solver=solver, **share)
+def test_both_metrics_solve_their_equations(eps, share, solver):
+    r = cm.learn(X, eps=eps, tol=1e-9, solver=solver, **share)
     assert r.converged
-    assert "saturate = 0.2" in str(r)
-    formula = r.problem.formula
-    norms = norm_matrices(r.problem, formula.norm)
+    for name, value in share.items():
+        assert value == 0.0 or f"{name} = {value}" in str(r)
+    norms = norm_matrices(r.problem, r.problem.formula.norm)
     to_samples, to_features = fresh_lifts(r.problem, eps)
     for phi, cost, metric, R, value in (
         (to_samples, r.features, r.samples, norms.samples, r.values[1]),
         (to_features, r.samples, r.features, norms.features, r.values[0]),
     ):
-        image = formula.distances(phi(naive.saturated(cost, S)), R, 1.0)
+        plain, alpha = phi(naive.saturated(cost, share.get("saturate", 0.0))), share.get("restart")
+        image = plain + share.get("tau", 0.0) * R
+        if alpha:
+            image = (1 - alpha) * plain + alpha * plain.max() * R / R.max()
         assert_allclose(image, value * metric, rtol=1e-5, atol=1e-12)
 
 
 @every_share
 def test_all_solvers_find_the_same_from_any_start(share):
-    options = {"eps": 0.0, "saturate": S, "tol": 1e-12, **share}
+    options = {"eps": 0.0, "tol": 1e-12, **share}
     one = cm.learn(X, **options)
     assert one.parameters.solver == "PolicyIteration"
     for solver in ("power", "anderson", "stochastic")[: 2 if "restart" in share else 3]:
@@ -174,11 +157,12 @@ def test_saturation_prevents_distances_from_tending_to_zero():
 
 @every_share
 def test_the_certificate_bounds_the_error_of_a_rough_solution(share):
-    truth = cm.learn(X, eps=0, saturate=S, tol=1e-13, **share)
-    rough = cm.learn(X, eps=0, saturate=S, tol=1e-3, solver="power", **share)
+    truth = cm.learn(X, eps=0, tol=1e-13, **share)
+    rough = cm.learn(X, eps=0, tol=1e-3, solver="power", **share)
     proof = rough.certify()
     assert proof.uniqueness.unique
-    assert proof.rate < 0.5
+    assert proof.rate < (0.5 if "saturate" in share else 1.0)
+    assert "saturate" in share or "since restart > 0" in str(proof)
     lam, mu = truth.values
     assert proof.value[0] <= lam * mu <= proof.value[1]
     assert lam <= proof.largest_values[0]
@@ -189,11 +173,15 @@ def test_the_certificate_bounds_the_error_of_a_rough_solution(share):
 
 
 @pytest.mark.parametrize("eps", [0.3, np.inf])
-def test_the_diagnosis_accounts_for_saturation(eps):
-    r = cm.learn(X, eps=eps, saturate=S, restart=0.1, tol=1e-8)
+@pytest.mark.parametrize(
+    ("share", "changed"),
+    [({"saturate": S, "restart": 0.1}, {"saturate": 5 * S}), ({"restart": 0.1}, {"restart": 0.5})],
+)
+def test_the_diagnosis_accounts_for_saturation_and_restarts(eps, share, changed):
+    r = cm.learn(X, eps=eps, tol=1e-8, **share)
     assert max(r.certify().residuals) < 1e-5
-    assert r.certify().saturate == S
-    other = cm.learn(X, eps=eps, saturate=5 * S, restart=0.1, tol=1e-8)
+    assert r.certify().saturate == share.get("saturate", 0.0)
+    other = cm.learn(X, eps=eps, tol=1e-8, **{**share, **changed})
     moved = dataclasses.replace(r, samples=other.samples, features=other.features)
     assert max(moved.certify().residuals) > 1e-2
 
@@ -202,7 +190,7 @@ def test_the_diagnosis_accounts_for_saturation(eps):
 @pytest.mark.parametrize("of", ["samples", "features"])
 def test_learned_items_get_their_own_distances(eps, of):
     for share in SHARES:
-        r = cm.learn(X, eps=eps, saturate=S, tol=1e-10, **share)
+        r = cm.learn(X, eps=eps, tol=1e-10, **share)
         assert_allclose(r.transform(X, of=of), getattr(r, of), atol=1e-6)
 
 
@@ -226,16 +214,6 @@ def test_explanations_are_by_saturated_costs(eps):
         )
 
 
-# Every entry
-
-
-@pytest.mark.parametrize("eps", [0.0, 0.3])
-def test_tiles_and_one_machine_agree(eps):
-    options = {"eps": eps, "saturate": S, "tau": 0.0, "tol": 1e-7}
-    tiled = cm.learn(X, client="local", **options)
-    assert cm.hilbert_distance(tiled.samples, cm.learn(X, **options).samples) < 1e-5
-
-
 def test_tensors_find_the_same_metrics():
     pytest.importorskip("torch")
     options = {"eps": 0.3, "restart": 0.1, "saturate": S, "norm": "l1", "tol": 1e-7}
@@ -244,10 +222,26 @@ def test_tensors_find_the_same_metrics():
     assert_allclose(found.features, truth.features, atol=1e-5)
 
 
-def test_landmarks_and_plans_accept_it():
-    sketch = cm.learn_landmarks(X, 7, n_neighbors=2, eps=0, tau=0.1, saturate=S)
-    assert sketch.result.parameters.saturate == S
+def test_plans_know_that_there_is_no_closed_form():
     without, planned = (cm.plan(X, eps=np.inf, tau=0, saturate=s) for s in (0.0, S))
     assert "closed form" in str(without)
     assert "closed form" not in str(planned)
     assert cm.plan(X, saturate=S).memory > cm.plan(X).memory
+
+
+@pytest.mark.parametrize(
+    ("solver", "words"),
+    [
+        ("stochastic", "stochastic iteration computes a part"),
+        (cm.StochasticIteration(), "Pass `tau`, or another `solver`"),
+    ],
+)
+def test_restarts_of_stochastic_iteration_are_refused(solver, words):
+    with pytest.raises(ValueError, match=words):
+        cm.learn(X, restart=0.1, solver=solver)
+
+
+def test_a_restart_with_a_norm_that_is_zero_is_refused():
+    near = np.outer([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0]) * (1 + 1e-9 * RNG.random((4, 3)))
+    with pytest.raises(ValueError, match="`norm` is lsa, which is 0 between all samples: nothing"):
+        cm.learn(near, restart=0.3, norm="lsa")
