@@ -34,8 +34,8 @@ from cometric import baselines, scores
 from cometric.core.formula import Formula
 from cometric.drawing.layout import COLORS, by_size, coordinates
 from cometric.maps.norms import norm_matrices
-from cometric.transports.solving import couple
 from cometric.solvers.loop import Stage, solve
+from cometric.transports.solving import couple
 
 TEMPLATES = {"unimodal": COLORS[0], "bimodal": COLORS[3], "asymmetric": COLORS[2]}
 TAUS = (0.001, 0.01, 0.1, 1.0)

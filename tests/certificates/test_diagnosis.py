@@ -52,7 +52,7 @@ def test_distances_of_zero_have_no_finite_residual():
     assert result.certify().residuals == (np.inf, np.inf)
 
 
-@pytest.mark.parametrize("eps", [0.05, 0.3, np.inf])
+@pytest.mark.parametrize("eps", [0.005, 0.05, 0.3, np.inf])  # the first by logarithms
 @pytest.mark.parametrize("of", ["samples", "features"])
 def test_the_plan_shown_has_the_right_marginals(eps, of):
     result = cm.learn(X, eps=eps, tau=0.1, tol=1e-3)
@@ -66,14 +66,3 @@ def test_the_plan_shown_has_the_right_marginals(eps, of):
     assert_allclose(sent - received, first - second, atol=1e-8)
     assert_allclose(sent.sum() + told.stays, 1.0)
     assert_allclose(sum(flow.mass * flow.cost for flow in told.flows), told.distance)
-
-
-def test_more_blur_costs_more():
-    result = cm.learn(X, eps=0.1, tau=0.1)
-    costs = [
-        cm.EntropicMap(result.problem.samples.hist, eps).plan(result.features, 0, 1)
-        for eps in (0.005, 0.1, 1.0)  # the first by logarithms
-    ]
-    spent = [(plan * result.features[np.ix_(i, j)]).sum() for i, j, plan in costs]
-    exact = cm.ExactMap(result.problem.samples.hist)(result.features)[0, 1]
-    assert exact <= spent[0] < spent[1] < spent[2]

@@ -35,7 +35,7 @@ def form(request):
     return pytest.importorskip("torch").as_tensor
 
 
-same_size = st.integers(2, 5).flatmap(lambda d: st.tuples(*3 * [positive_costs(d)]))
+same_size = st.integers(2, 5).flatmap(lambda d: st.tuples(*2 * [positive_costs(d)]))
 
 
 # Normalization
@@ -105,28 +105,13 @@ def test_matrices_of_different_shape_cannot_be_compared():
 # The Hilbert metric
 
 
-@given(same_size)
-def test_the_hilbert_distance_is_that_of_its_naive_twin(costs):
-    one, other, _ = costs
-    assert hilbert_distance(one, other) == pytest.approx(
-        naive.hilbert_distance(one, other), rel=1e-12, abs=1e-14
-    )
-
-
 @given(same_size, st.floats(1e-6, 1e6))
-def test_the_hilbert_distance_is_symmetric_and_blind_to_scale(costs, scale):
-    one, other, _ = costs
-    there = hilbert_distance(one, other)
-    assert hilbert_distance(other, one) == pytest.approx(there, rel=1e-12, abs=1e-14)
-    assert hilbert_distance(scale * one, other) == pytest.approx(there, rel=1e-12, abs=1e-14)
+def test_the_hilbert_distance_is_that_of_its_naive_twin_and_blind_to_scale(costs, scale):
+    one, other = costs
+    expected = pytest.approx(naive.hilbert_distance(one, other), rel=1e-12, abs=1e-14)
+    assert hilbert_distance(one, other) == expected
+    assert hilbert_distance(scale * other, one) == expected
     assert hilbert_distance(scale * one, one) <= 1e-15
-
-
-@given(same_size)
-def test_the_hilbert_distance_obeys_the_triangle_inequality(costs):
-    one, other, third = costs
-    detour = hilbert_distance(one, third) + hilbert_distance(third, other)
-    assert hilbert_distance(one, other) <= detour + 1e-14
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])

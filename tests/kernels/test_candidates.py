@@ -133,13 +133,19 @@ def test_squares_of_views_are_those_of_their_columns():
         assert_allclose(squares, (gaps**2).sum(axis=2), rtol=1e-6)
 
 
+def described(**options):
+    """All samples, as the index describes them by a metric learned from the first."""
+    result = cm.learn(X[:50], tol=1e-3, drop_empty=True, **options)
+    samples = Samples(result, learned_rows(result, rows_of(X), np.inf))
+    samples.collect(map(samples.describe, samples.blocks()), np.inf)
+    return samples
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"tau": "0.2"}, {"eps": 0.1}, {"tau": 1e-3, "norm": "l1"}], ids=str
 )
 def test_the_candidates_of_lowest_score_are_chosen(options):
-    result = cm.learn(X[:50], tol=1e-3, drop_empty=True, **options)
-    samples = Samples(result, learned_rows(result, rows_of(X), np.inf))
-    samples.collect(map(samples.describe, samples.blocks()), np.inf)
+    samples = described(**options)
     rows, members = np.arange(3, 70), np.flatnonzero(np.arange(90) % 7)
     rows = np.intersect1d(rows, members)
     images, potentials = samples.potentials(rows)
@@ -161,9 +167,7 @@ def test_the_candidates_of_lowest_score_are_chosen(options):
 
 @pytest.mark.parametrize("norm", ["lsa", "cosine"])
 def test_other_references_are_replaced_by_squares_of_dense_vectors(norm):
-    result = cm.learn(X[:50], eps=0.1, restart=0.3, norm=norm, tol=1e-3, drop_empty=True)
-    samples = Samples(result, learned_rows(result, rows_of(X), np.inf))
-    samples.collect(map(samples.describe, samples.blocks()), np.inf)
+    samples = described(eps=0.1, restart=0.3, norm=norm)
     rows, members = np.arange(3, 70), np.arange(90)
     potentials = samples.potentials(rows)[1]
     scores = samples.p[rows, None] + (samples.q - samples.mean)[members]
@@ -178,9 +182,7 @@ def test_other_references_are_replaced_by_squares_of_dense_vectors(norm):
 
 
 def test_no_more_are_chosen_than_there_are():
-    result = cm.learn(X[:50], tol=1e-3, drop_empty=True)
-    samples = Samples(result, learned_rows(result, rows_of(X), np.inf))
-    samples.collect(map(samples.describe, samples.blocks()), np.inf)
+    samples = described()
     rows, members = np.array([4, 5]), np.arange(10)
     potentials = samples.potentials(rows)[1]
     chosen = Shortlist(samples).best(rows, potentials, members, 50)

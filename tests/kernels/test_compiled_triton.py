@@ -16,13 +16,11 @@ pytestmark = [
         os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1 is set"
     ),
 ]
-each = pytest.mark.parametrize("number", ["fp32", "fp64"])
 balanced_or_not = pytest.mark.parametrize("damped", [False, True])
 
 
-@each
-def test_the_gathered_copy(number):
-    types = [f"*{number}", "*i32", f"*{number}", "i32", "i32"]
+def test_the_gathered_copy():
+    types = ["*fp64", "*i32", "*fp64", "i32", "i32"]
     assert compile_kernel(sinkhorn_triton._gather, types, {"ROWS": 8, "W": 256}, 4).asm["cubin"]
 
 

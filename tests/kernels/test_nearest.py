@@ -1,4 +1,4 @@
-"""Candidates by bounds of all pairs: the torch kernels against plain twins, Triton's against them.
+"""Candidates by bounds of all pairs: the slow twin against plain formulas, Triton against it.
 
 For Triton's interpreter: ``TRITON_INTERPRET=1 pytest tests/kernels/test_nearest.py``.
 """
@@ -11,8 +11,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cometric.kernels import nearest_torch, sinkhorn_torch  # noqa: E402
-from cometric.kernels.nearest_torch import Columns, Lowest, Rows  # noqa: E402
+import nearest_twin  # noqa: E402
+from cometric.kernels.lowest_bounds import (  # noqa: E402
+    Columns,
+    Lowest,
+    Rows,
+    round_up,
+    select,
+)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 PLACES = [
@@ -68,7 +74,7 @@ def problem(n_rows, n, kinds, device="cpu", depth=48, seed=0):
 
 
 def plain_bounds(rows, columns):
-    """The formula of the module, entry by entry, in float64; infinite for a row and itself."""
+    """The formula of ``lowest_bounds``, entry by entry; infinite for a row and itself."""
     mine, theirs = (x.numbers.double().cpu().numpy() for x in (rows, columns))
     n_rows, n = len(mine), len(theirs)
     bounds = np.empty((n_rows, n))
@@ -109,7 +115,7 @@ def sorted_state(state, slots):
 @pytest.mark.parametrize(("n_rows", "n", "slots"), [(3, 17, 4), (5, 50, 7), (9, 40, 40)])
 def test_the_lowest_bounds_are_selected(kinds, n_rows, n, slots):
     rows, columns = problem(n_rows, n, kinds)
-    state = nearest_torch.select(rows, columns, slots, 2 * slots, nearest_torch.append)
+    state = select(rows, columns, slots, 2 * slots, nearest_twin.append)
     expected = plain_bounds(rows, columns)
     bounds, found = sorted_state(state, slots)
     real = np.isfinite(bounds)
@@ -128,7 +134,7 @@ def test_a_panel_with_too_many_low_bounds_is_cut():
     columns.x[:] = 0.0
     columns.numbers[:, 0] = torch.arange(200, 0, -1)
     rows = rows._replace(own=torch.tensor([199, 0], dtype=torch.int32))
-    state = nearest_torch.select(rows, columns, 4, 8, nearest_torch.append)
+    state = select(rows, columns, 4, 8, nearest_twin.append)
     _, found = sorted_state(state, 4)
     assert_array_equal(found, [[198, 197, 196, 195], [199, 198, 197, 196]])
 
@@ -143,7 +149,7 @@ def test_triton_appends_the_same_bounds(device, kinds, n_rows, n, first):
     kernels = triton_kernels()
     rows, columns = problem(n_rows, n, kinds, device)
     found = []
-    for append in (nearest_torch.append, lambda *x: kernels.append(*x, tile=SMALL)):
+    for append in (nearest_twin.append, lambda *x: kernels.append(*x, tile=SMALL)):
         state = Lowest.empty(n_rows, 8, 128, device)
         state.threshold[: n_rows // 2] = 1.8
         append(rows, columns, state, first, n)
@@ -167,7 +173,7 @@ def csr(rng, n, depth, device="cpu"):
 @pytest.mark.parametrize("least", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 def test_sums_are_plain_ones(least, shared):
-    check_sums(least, shared, "cpu", nearest_torch.sums)
+    check_sums(least, shared, "cpu", nearest_twin.sums)
 
 
 def check_sums(least, shared, device, sums):
@@ -211,41 +217,22 @@ def some_pairs(ratio, device="cpu"):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("ratio", [np.inf, 3.0])
-@pytest.mark.parametrize(("cells", "turns"), [(10**6, 300), (1, 7)])  # all pairs at once, or one
-def test_pairs_are_solved_as_on_all_bins(monkeypatch, device, ratio, cells, turns):
-    monkeypatch.setattr(nearest_torch, "CELLS", cells)
-    monkeypatch.setattr(nearest_torch, "ROUND", turns)
-    arguments = some_pairs(ratio, device)
-    kernel, bins, a, start, slots, targets, *rows = arguments[:9]
-    partners = nearest_torch.spread(*rows, targets.long(), 32)
-    source = slots.long()
-    expected, _ = sinkhorn_torch.sweep(
-        kernel, bins[source], a[source], partners[:, None], start[source][:, None], 300, 1e-12,
-        ratio=ratio,
-    )  # fmt: skip
-    values, errors = nearest_torch.pairs(*arguments)
-    assert_allclose(values.cpu(), expected[:, 0].cpu(), rtol=1e-8, atol=1e-12)
-    assert float(errors.max()) <= 1e-10
-    _, errors = nearest_torch.pairs(*arguments[:10], 2, *arguments[11:])
-    assert float(errors.max()) > 1e-10
-
-
 @pytest.mark.parametrize("device", PLACES)
 @pytest.mark.parametrize("ratio", [np.inf, 3.0])
 def test_pairs_by_triton(device, ratio):
     kernels = triton_kernels()
     arguments = some_pairs(ratio, device)
-    expected, _ = nearest_torch.pairs(*arguments)
+    expected, _ = nearest_twin.pairs(*arguments[:11], 1e-12, ratio)
     values, errors = kernels.pairs(*arguments)
     assert_allclose(values.cpu(), expected.cpu(), rtol=1e-8, atol=1e-12)
     assert float(errors.max()) <= 1e-10
+    _, errors = kernels.pairs(*arguments[:10], 2, *arguments[11:])
+    assert float(errors.max()) > 1e-10
 
 
 def test_rounding_up_never_rounds_down():
     values = torch.as_tensor(np.geomspace(1e-9, 1.0, 5000))
-    raised = nearest_torch.round_up(values, 1e-5).double()
+    raised = round_up(values, 1e-5).double()
     assert (raised >= values * (1 + 1e-5)).all()
     assert (raised <= values * 1.003 + 2e-7).all()
-    assert float(nearest_torch.round_up(torch.zeros(1))) == 0.0
+    assert float(round_up(torch.zeros(1))) == 0.0

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from cometric.kernels import nodes
 from cometric.maps.exact_map import ExactMap
@@ -24,14 +24,6 @@ def forged(memory, change):
     except ValueError:
         return None
     return phi
-
-
-@pytest.mark.parametrize("cost", [METRIC, SHORTCUT])
-def test_own_trees_are_reused(cost):
-    phi = ExactMap(HIST)
-    expected = phi(cost)
-    again = forged(phi.snapshot(), lambda arrays: None)
-    assert_array_equal(again(cost), expected)
 
 
 @pytest.mark.parametrize("cost", [METRIC, SHORTCUT])

@@ -106,12 +106,6 @@ def test_integer_costs_and_uniform_masses_tie_everywhere_and_still_end():
     assert_allclose(ExactMap(hist)(cost), naive.lift(hist, cost), rtol=1e-14)
 
 
-def test_a_permuted_histogram_costs_the_best_assignment_of_its_moves():
-    cost = np.abs(np.subtract.outer(np.arange(5.0), np.arange(5.0)))
-    hist = np.array([[1, 2, 3, 4, 5], [5, 1, 2, 3, 4]]) / 15
-    assert ExactMap(hist).pairs(cost, [[0, 1]])[0] == pytest.approx(10 / 15, rel=1e-15)
-
-
 @pytest.mark.parametrize("make_cost", [random_metric, random_cost])
 def test_equal_histograms_are_at_distance_zero(make_cost):
     rng = np.random.default_rng(4)
@@ -159,18 +153,13 @@ def test_supports_of_more_than_600_bins_agree_with_pot(make_cost):
     assert value == pytest.approx(naive.emd(*hist, cost), rel=1e-12)
 
 
-@pytest.mark.parametrize("scale", [1e-305, 1e-295, 1e292, 1e300])
-def test_costs_near_the_ends_of_the_float_range_only_scale_the_values(scale):
+@pytest.mark.parametrize("make_cost", [random_metric, random_cost])
+@pytest.mark.parametrize("scale", [1e-305, 1e-290, 1e-30, 1e30, 1e285, 1e300])
+def test_the_unit_of_the_cost_does_not_matter(make_cost, scale):
     rng = np.random.default_rng(8)
-    hist, cost = random_histograms(4, 8, rng), random_metric(8, rng)
-    assert_allclose(ExactMap(hist)(scale * cost), scale * ExactMap(hist)(cost), rtol=1e-12)
-
-
-@pytest.mark.parametrize("scale", [1e-290, 1e-30, 1e30, 1e285])
-def test_the_unit_of_the_cost_does_not_matter(scale):
-    rng = np.random.default_rng(8)
-    hist, cost = random_histograms(4, 8, rng), random_cost(8, rng)
-    assert_allclose(ExactMap(hist)(scale * cost), scale * ExactMap(hist)(cost), rtol=1e-14)
+    hist, cost = random_histograms(4, 8, rng), make_cost(8, rng)
+    rtol = 1e-14 if 1e-300 < scale < 1e290 else 1e-12  # near the ends of the float range
+    assert_allclose(ExactMap(hist)(scale * cost), scale * ExactMap(hist)(cost), rtol=rtol)
 
 
 # Pairs
@@ -182,28 +171,6 @@ def test_the_order_of_a_pair_does_not_matter(lift):
     phi = ExactMap(hist)
     there, back = phi.pairs(cost, [[0, 1]]), phi.pairs(cost, [[1, 0]])
     assert_allclose(there, back, rtol=1e-14, atol=1e-16 * cost.max())
-
-
-def test_a_repeated_pair_gets_the_same_distance():
-    rng = np.random.default_rng(9)
-    phi, cost = ExactMap(random_histograms(4, 9, rng)), random_cost(9, rng)
-    values = phi.pairs(cost, [[0, 1], [2, 3], [0, 1], [0, 1]])
-    assert_array_equal(values, phi.pairs(cost, [[0, 1], [2, 3]])[[0, 1, 0, 0]])
-
-
-@pytest.mark.parametrize("make_cost", [random_metric, random_cost])
-def test_one_thread_and_two_give_the_same_bits(make_cost):
-    rng = np.random.default_rng(10)
-    hist, cost, other = random_histograms(15, 30, rng, 0.5), make_cost(30, rng), make_cost(30, rng)
-    one, two = (ExactMap(hist, n_threads=n) for n in (1, 2))
-    assert_array_equal(one(cost), two(cost))
-    assert_array_equal(one.freeze(other)(cost), two.freeze(other)(cost))
-    index = np.array([[0, 1], [14, 3], [2, 2]])
-    for mine, theirs in zip(one.plans(cost, index), two.plans(cost, index), strict=True):
-        assert_array_equal(
-            np.concatenate(mine) if isinstance(mine, list) else mine,
-            np.concatenate(theirs) if isinstance(theirs, list) else theirs,
-        )
 
 
 # Trees that outlive a call
@@ -230,16 +197,6 @@ def test_a_warm_start_ends_where_a_cold_one_does(data):
         assert_allclose(phi(cost), ExactMap(hist)(cost), rtol=1e-13, atol=1e-16 * cost.max())
 
 
-def test_a_map_goes_from_metric_to_cost_to_metric_and_forgets_nothing():
-    rng = np.random.default_rng(11)
-    hist = random_histograms(10, 40, rng, share=0.4)
-    phi = ExactMap(hist)
-    for make_cost in (random_metric, random_cost, random_metric, random_metric, random_cost):
-        cost = make_cost(40, rng)
-        assert_allclose(phi(cost), ExactMap(hist)(cost), rtol=1e-13)
-    assert kinds_of_trees(phi) == {nodes.FULL_TREE}
-
-
 def test_the_same_cost_twice_leaves_every_tree_as_it_was():
     rng = np.random.default_rng(12)
     phi, cost = ExactMap(random_histograms(8, 20, rng)), random_metric(20, rng)
@@ -253,18 +210,12 @@ def test_the_same_cost_twice_leaves_every_tree_as_it_was():
 # Plans, duals and gaps of many random problems
 
 
-def check_pairs(count, seed):
+@pytest.mark.parametrize(
+    ("count", "seed"), [(3_000, 0), pytest.param(200_000, 1, marks=pytest.mark.slow)]
+)
+def test_random_pairs_are_solved_to_the_last_digits(count, seed):
     audited = audit_random_pairs(count, seed, naive.emd)
     assert len(audited.values) == count
     assert audited.lightest.min() > 0
     for name, size in worst(audited).items():
         assert size <= ALLOWED[name], name
-
-
-def test_3000_random_pairs_are_solved_to_the_last_digits():
-    check_pairs(3_000, seed=0)
-
-
-@pytest.mark.slow
-def test_200000_random_pairs_are_solved_to_the_last_digits():
-    check_pairs(200_000, seed=1)

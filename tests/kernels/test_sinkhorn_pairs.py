@@ -7,20 +7,21 @@ from numpy.testing import assert_allclose
 import cometric as cm
 
 
-def histograms():
+@pytest.fixture
+def given():
+    """Histograms, a metric between their bins, and some pairs of them."""
     rng = np.random.default_rng(0)
     hist = rng.dirichlet(np.full(21, 0.3), 25)
     hist[hist < 0.01] = 0.0
-    return hist / hist.sum(axis=1, keepdims=True), rng
+    points = rng.random((21, 2))
+    cost = np.linalg.norm(points[:, None] - points, axis=2)
+    return hist / hist.sum(axis=1, keepdims=True), cost, rng.integers(0, 25, (60, 2))
 
 
 @pytest.mark.parametrize("rho", [None, 0.5])
 @pytest.mark.parametrize("sweeps", [None, 3])
-def test_sweeps_are_those_of_the_kernel_for_many_targets(rho, sweeps):
-    hist, rng = histograms()
-    points = rng.random((21, 2))
-    cost = np.linalg.norm(points[:, None] - points, axis=2)
-    index = rng.integers(0, 25, (60, 2))
+def test_sweeps_are_those_of_the_kernel_for_many_targets(given, rho, sweeps):
+    hist, cost, index = given
     rank = np.argsort(np.argsort(-(hist > 0).sum(axis=1), kind="stable"))
     swapped = rank[index[:, 0]] > rank[index[:, 1]]
     index[swapped] = index[swapped, ::-1]  # the larger is the source, for many targets
@@ -30,11 +31,8 @@ def test_sweeps_are_those_of_the_kernel_for_many_targets(rho, sweeps):
     assert few.error == pytest.approx(many.error, rel=1e-6)
 
 
-def test_own_terms_that_are_known_give_the_same_divergences():
-    hist, rng = histograms()
-    points = rng.random((21, 2))
-    cost = np.linalg.norm(points[:, None] - points, axis=2)
-    index = rng.integers(0, 25, (60, 2))
+def test_own_terms_that_are_known_give_the_same_divergences(given):
+    hist, cost, index = given
     phi = cm.EntropicMap(hist, 0.1, tol=1e-10)
     own = phi.own_terms(cost)
     again = cm.EntropicMap(hist, 0.1, tol=1e-10).under(cost, own)

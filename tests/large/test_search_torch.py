@@ -7,12 +7,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import cometric as cm  # noqa: E402
+from cometric.answers import distances_torch  # noqa: E402
 from cometric.files.rows import rows_of  # noqa: E402
 from cometric.large import search_torch  # noqa: E402
 from cometric.large.neighbors import read_histograms  # noqa: E402
 from cometric.large.search_torch import TensorSearch  # noqa: E402
+from nearest_twin import use_twin  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
+pytestmark = pytest.mark.usefixtures("one_torch_thread", "twin")
 
 X = cm.datasets.simulate_counts(90, 30, density=0.3, random_state=1).X
 X = X[:, np.asarray(X[:20].sum(axis=0)).ravel() > 0]
@@ -26,6 +28,11 @@ OPTIONS = [
     {"eps": 0.2, "tau": 0.0, "restart": 0.3, "norm": "lsa"},
     {"eps": 0.2, "tau": 0.0, "saturate": 0.3},
 ]
+
+
+@pytest.fixture
+def twin(monkeypatch):
+    use_twin(monkeypatch)
 
 
 @pytest.fixture(scope="module", params=OPTIONS, ids=str)
@@ -123,6 +130,27 @@ def test_the_local_reference_falls_back_to_the_cpu(device):
     with pytest.warns(UserWarning, match=words):
         sketch = cm.learn_landmarks(X, 40, 4, eps=0.1, device=device, check=5)
     assert sketch.neighbors.recall == 1.0
+
+
+def test_without_triton_distances_fall_back_to_the_cpu(monkeypatch):
+    monkeypatch.undo()  # the twin
+    monkeypatch.setattr(distances_torch, "find_spec", lambda name: None)
+    assert distances_torch.kernels_for(torch.device("cuda")) is None
+    result = cm.learn(X[:40], eps=0.1, norm="l1", tol=1e-4, drop_empty=True)
+    for of, new in (("samples", X), ("features", X[:40, :10])):
+        with pytest.warns(UserWarning, match="without CUDA and Triton run on the CPU"):
+            found = result.transform(new, of=of, device="torch:cpu")
+        assert_array_equal(found, result.transform(new, of=of))
+    with pytest.warns(UserWarning, match="without CUDA and Triton run on the CPU"):
+        near = cm.neighbor_graph(result, X, 5, device="torch:cpu")
+    assert_array_equal(near.graph.data, cm.neighbor_graph(result, X, 5).graph.data)
+
+
+def test_histograms_that_are_too_wide_are_refused(monkeypatch):
+    monkeypatch.setattr(distances_torch, "WIDEST", 8)
+    result = cm.learn(X[:40], eps=0.1, norm="l1", tol=1e-4, drop_empty=True)
+    with pytest.raises(ValueError, match="distances with more than 8 run on the CPU: pass device"):
+        result.transform(X, device="torch:cpu")
 
 
 def test_what_runs_on_the_cpu_only_says_so():

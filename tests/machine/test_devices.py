@@ -37,9 +37,3 @@ def test_devices_of_other_kinds_are_refused(name):
     pytest.importorskip("torch")
     with pytest.raises(ValueError, match=f"`device` is '{name}', which is not supported; pass"):
         devices.torch_device(name)
-
-
-@pytest.mark.parametrize("name", ["gpu", "GPU"])
-def test_gpu_is_called_cuda(name):
-    with pytest.raises(ValueError, match=f"`device` is '{name}'; pass 'cuda', or 'cuda:0'"):
-        devices.torch_device(name)

@@ -139,23 +139,15 @@ def test_the_time_left_appears_in_a_log(capsys, chatty):
     assert re.search(r"residual [\d.e+-]+, about [\d.]+ s left", capsys.readouterr().err)
 
 
-def test_lines_get_fewer_as_time_goes_by(monkeypatch, capsys):
-    clock = [0.0]
+@pytest.mark.parametrize("what", ["iterations", "pairs"])
+def test_lines_get_fewer_as_time_goes_by(what, monkeypatch, capsys):
+    clock, day = [0.0], 24 * 3600
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     log = progress._Log("learning", "iteration", None)
-    while clock[0] < 24 * 3600.0:
-        clock[0] += 1.0
-        log.show(1, "")
-    assert 50 < len(capsys.readouterr().err.splitlines()) < 100
-
-
-def test_a_log_of_pairs_gets_few_lines_in_a_day(monkeypatch, capsys):
-    clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    with bar_of_pairs(True, 24 * 3600) as tell:
-        for done in range(1, 24 * 3600 + 1):
+    with bar_of_pairs(what == "pairs", day) as tell:
+        for done in range(1, day + 1):
             clock[0] += 1.0
-            tell(done, 24 * 3600)
+            tell(done, day) if what == "pairs" else log.show(1, "")
     assert 50 < len(capsys.readouterr().err.splitlines()) < 100
 
 

@@ -234,7 +234,7 @@ def test_the_estimator_accepts_a_list():
 
 
 def test_settings_with_a_list_survive_json():
-    stored = Settings(device=tuple(TWICE)).to_json()
+    stored = Settings(device=tuple(TWICE), eps=0.1).to_json()
     assert stored["device"] == TWICE
     again = Settings.from_json(stored)
     assert again.to_json() == stored

@@ -367,7 +367,6 @@ def test_other_processors_warn():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"client": 3}, "`client` is 3; pass a `distributed.Client`, or 'local'"),
         (
             {"client": "local", "device": "cuda"},
             "`device` is 'cuda', but the workers of a `client`",

@@ -336,22 +336,6 @@ def test_a_tensor_on_the_device_is_answered_there():
     assert result.features.is_cuda
 
 
-def test_stochastic_iteration_runs_on_the_cpu_only():
-    with pytest.raises(ValueError, match="stochastic iteration runs on the CPU"):
-        cm.learn([[2, 1], [1, 2]], device="torch:cpu", solver="stochastic")
-
-
-@pytest.mark.parametrize(("eps", "words"), [(0.0, "exact transport"), (np.inf, "the linear limit")])
-def test_what_runs_on_the_cpu_only_says_so(eps, words):
-    with pytest.raises(ValueError, match=f"but {words} runs on the CPU"):
-        cm.learn([[1.0, 2.0], [2.0, 1.0]], eps=eps, device="cuda")
-
-
-def test_a_device_nobody_knows_is_refused():
-    with pytest.raises(ValueError, match="`device` is 'abacus'; pass 'cpu' or 'cuda'"):
-        cm.learn([[1.0, 2.0], [2.0, 1.0]], device="abacus")
-
-
 def test_scalings_beyond_float64_raise_an_error(monkeypatch):
     phi = TensorEntropicMap(np.full((2, 2), 0.5), 0.5, device="cpu")
     monkeypatch.setattr(phi, "_distances", lambda cost, _: cost)  # the error stays infinite

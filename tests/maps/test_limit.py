@@ -80,17 +80,6 @@ def test_more_than_two_blocks_have_no_unique_solution(eps, solver):
     assert result.status is cm.Status.NON_UNIQUE
 
 
-def test_with_tau_it_is_iterated():
-    result = cm.learn(X, eps=np.inf, tau=0.1, norm="l1", tol=1e-12)
-    assert result.converged
-    assert result.parameters.solver == "AndersonIteration"
-    A, B = X / X.sum(axis=1, keepdims=True), (X / X.sum(axis=0)).T
-    R = np.abs(A[:, None] - A).sum(axis=-1)
-    lifted = cm.LimitMap(A)(result.features) + 0.1 * R
-    assert_allclose(lifted, result.values[1] * result.samples, rtol=1e-10)
-    assert B.shape == (4, 4)
-
-
 def test_the_torus_gives_a_cosine():
     t = (np.arange(12)[:, None] - np.arange(12)) % 12
     h = np.exp(-((np.minimum(t, 12 - t) / 12) ** 2) / 0.02)

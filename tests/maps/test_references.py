@@ -259,27 +259,3 @@ def test_learn_satisfies_the_equations_with_a_reference(name, eps):
 
 def _matrices(X, name):
     return norm_matrix(histograms(X), name), norm_matrix(histograms(X.T), name, of="features")
-
-
-def test_the_certificate_holds_with_the_local_reference():
-    X = counts(n=10, d=8)
-    rough = cm.learn(X, eps=0, tol=1e-3)
-    truth = cm.learn(X, eps=0, tol=1e-13)
-    bound = rough.certify()
-    error = np.log(rough.samples[rough.samples > 0] / truth.samples[truth.samples > 0])
-    assert error.max() - error.min() <= bound.samples_error
-
-
-@pytest.mark.parametrize("of", SIDES)
-def test_transform_places_new_items_among_the_learned_ones(of):
-    X = counts(n=40, d=30)
-    result = cm.learn(X, tol=1e-6)
-    items = X[:5] if of == "samples" else X[:, :5]
-    learned = getattr(result, of)
-    assert_allclose(result.transform(items, of=of), learned[:5], atol=1e-5)
-    even, odd = np.arange(5) % 2 == 0, np.arange(5) % 2 == 1
-    new = np.random.default_rng(1).poisson(items + 0.1) + items
-    distances = result.transform(new, of=of)
-    group = np.arange(distances.shape[1]) % 2 == 0
-    assert distances[even][:, group].mean() < distances[even][:, ~group].mean()
-    assert distances[odd][:, ~group].mean() < distances[odd][:, group].mean()

@@ -220,11 +220,6 @@ def test_a_given_metric_is_lifted_without_a_choice():
     assert (options.eps, options.restart, options.overlap) == (0.1, 0.5, None)
 
 
-def test_the_defaults_of_0_2_cannot_be_mixed_with_a_restart():
-    with pytest.raises(ValueError, match="`restart` is 0.3 and `tau` is 0.2; both determine"):
-        cm.learn(thin(), tau="0.2", restart=0.3)
-
-
 def test_a_wrong_word_for_eps_lists_what_to_pass():
     with pytest.raises(ValueError, match="`eps` is 'small'; pass a number, at least 0, or 'auto'"):
         cm.learn(thin(), eps="small")

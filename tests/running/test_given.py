@@ -151,26 +151,6 @@ def test_sparse_data_threads_and_tiles_give_the_same():
     np.testing.assert_allclose(cm.learn(X, features=C, eps=0, client="local").samples, one)
 
 
-def test_on_a_device():
-    pytest.importorskip("torch")
-    from cometric.core.problem import Problem
-    from cometric.maps.entropic_torch import TensorEntropicMap
-    from cometric.running.run import given_metrics
-    from cometric.running.settings import Settings
-    from cometric.transports.solving import Solving
-
-    problem = Problem.from_data(X, fixed="features")
-    start = given_metrics(problem, C)
-    lifts = [
-        TensorEntropicMap(side.histograms, 0.1, device="cpu", tol=1e-10)
-        for side in (problem.samples, problem.features)
-    ]
-    assert Settings(features=C).fixed == "features"
-    solution = Solving(problem, start, start, tuple(lifts), "auto", 1e-3, 1).from_given()
-    expected = cm.learn(X, features=C, eps=0.1, tol=1e-12).samples
-    np.testing.assert_allclose(solution.iterate.metrics.samples, expected, atol=1e-8)
-
-
 def test_negative_divergences_are_reported():
     rng = np.random.default_rng(0)
     cost = np.triu(rng.random((12, 12)) ** 8, 1)
@@ -360,41 +340,6 @@ def test_empty_features_are_left_out_of_the_given_metric():
     cost = squareform(pdist(np.insert(POINTS, 4, 9.0, axis=0)))
     result = cm.learn(wider, features=cost, eps=0, drop_empty=True)
     np.testing.assert_allclose(7.0 * result.features, C, rtol=1e-14)
-
-
-# ------------------------------------------------------------------------------ bad input
-
-
-def changed(i, j, value):
-    matrix = C.copy()
-    matrix[i, j] = value
-    return matrix
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"features": "x"}, "`features` is 'x'; pass a square matrix"),
-        ({"features": 3.0}, "`features` is 3.0; pass a square matrix"),
-        ({"features": C[:, :5]}, r"`features` has shape \(12, 5\); pass a square matrix"),
-        ({"features": C[:5, :5]}, "`features` has 5 rows; `X` has 12 features"),
-        ({"samples": C}, "`samples` has 12 rows; `X` has 18 samples"),
-        ({"features": sparse.csr_array(C)}, "`features` is sparse"),
-        ({"features": C.astype(str)}, "`features` has dtype"),
-        ({"features": -C}, "entries that are negative"),
-        ({"features": changed(2, 3, np.nan)}, "1 entry that is not finite"),
-        ({"features": changed(2, 3, 9.0)}, "`features` is not symmetric"),
-        ({"features": changed(2, 2, 9.0)}, "non-zero diagonal"),
-        ({"features": 0 * C}, "zero everywhere"),
-        ({"features": C, "samples": D}, "both given"),
-        ({"features": C, "solver": "power"}, "`solver` has no effect with `features`"),
-        ({"features": C, "start": "random"}, "`start` has no effect with `features`"),
-        ({"samples": D, "checkpoint": "folder"}, "`checkpoint` has no effect with `samples`"),
-    ],
-)
-def test_bad_input(options, words):
-    with pytest.raises(ValueError, match=words):
-        cm.learn(X, **options)
 
 
 # ------------------------------------------------------- a known metric as R, on one side

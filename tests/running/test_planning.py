@@ -1,6 +1,5 @@
 """The plan of a run: engine, memory, and the range of its time."""
 
-import inspect
 import math
 import time
 import tracemalloc
@@ -46,27 +45,12 @@ def test_the_engine_is_named(options, words):
     assert planned.total_range[0] < planned.total < planned.total_range[1]
 
 
-def test_it_accepts_the_arguments_of_learn():
-    ours, theirs = (inspect.signature(f).parameters for f in (cm.plan, cm.learn))
-    of_runs_only = {"start", "random_state", "callback", "checkpoint", "checkpoint_every"}
-    assert set(ours) == set(theirs) - of_runs_only
-    for name in set(ours) - {"tau", "tol"}:
-        assert ours[name].default == theirs[name].default
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"eps": np.nan}, "`eps` is nan; pass a number"),
         ({"tau": "none"}, "`tau` is 'none'; pass a number, at least 0, 'auto', 'paper', or '0.2'"),
         ({"tau": 0.5, "restart": 0.5}, "`restart` is 0.5 and `tau` is 0.5; both determine"),
         ({"solver": "policy"}, "`solver` is policy iteration, which freezes"),
-        ({"solver": "no such"}, "`solver` is 'no such'; choose"),
-        ({"tol": -1.0}, "`tol` is -1.0; it must not be negative"),
-        ({"max_iter": 0}, "`max_iter` is 0; pass a whole number"),
-        ({"n_threads": 0}, "`n_threads` is 0; pass a whole number"),
-        ({"dtype": "no such"}, "`dtype` is 'no such'; choose auto, float64 or float32"),
-        ({"memory_limit": "1 GB"}, "`memory_limit` is '1 GB'; pass a number"),
         ({"norm": "no such"}, "`norm` is 'no such'; pass 'l1'"),
     ],
 )
@@ -78,6 +62,7 @@ def test_options_that_learn_would_refuse_are_refused(options, words):
 # Time
 
 
+NORMS = tuple(1.0 - np.eye(n) for n in X.shape)  # no empty feature
 OPTIONS = [
     {},
     {"eps": 0.0},
@@ -89,6 +74,7 @@ OPTIONS = [
     {"eps": 0.1, "tau": "paper"},
     {"eps": 0.1, "memory_limit": 1e5},
     {"eps": 0.1, "norm": "discrete"},
+    {"eps": 0.1, "norm": NORMS},
     {"eps": 1e-3, "max_iter": 3},
     {"eps": np.inf},
     {"eps": np.inf, "tau": 0.0},
@@ -142,11 +128,6 @@ def test_a_finer_tolerance_may_take_more_iterations():
 def test_more_transport_takes_more_iterations():
     counts = [cm.plan(SMALL, 0.1, tau).iterations for tau in ("auto", 0.1, 1e-3)]
     assert counts == sorted(counts)
-
-
-def test_matrices_as_norms_take_no_time():
-    norms = tuple(1.0 - np.eye(n) for n in SMALL.shape)
-    assert cm.plan(SMALL, 0.1, norm=norms).total > 0
 
 
 def test_plans_for_devices_measure_there():
@@ -239,10 +220,7 @@ def test_runs_that_do_not_fit_are_not_measured_but_come_with_advice(small_machin
 @pytest.mark.parametrize(
     ("free", "words"),
     [
-        (
-            5e5,
-            "need about 0.004.* GB .* 0.0005 GB are available. Take fewer samples or features",
-        ),
+        (5e5, "need about 0.004.* GB .* 0.0005 GB are available. Take fewer samples or features"),
         (
             3e6,
             "0.003 GB are available. Pass `solver='power'`, which needs about 0.00.* GB, or take",

@@ -30,15 +30,6 @@ def test_both_metrics_solve_the_restarted_equations(eps, solver):
         assert_allclose(image, value * metric, rtol=1e-5, atol=1e-12)
 
 
-def test_policy_and_power_find_the_same_from_any_start():
-    one = cm.learn(X, eps=0, restart=ALPHA, tol=1e-12)
-    other = cm.learn(
-        X, eps=0, restart=ALPHA, tol=1e-12, solver="power", start="random", random_state=3
-    )
-    assert_allclose(one.samples, other.samples, rtol=1e-10)
-    assert_allclose(one.features, other.features, rtol=1e-10)
-
-
 def test_the_certificate_bounds_the_error_of_a_rough_solution():
     truth = cm.learn(X, eps=0, restart=ALPHA, tol=1e-13)
     rough = cm.learn(X, eps=0, restart=ALPHA, tol=1e-3, solver="power")
@@ -73,20 +64,9 @@ def test_learned_items_get_their_own_distances(eps, of):
     assert_allclose(r.transform(X, of=of), getattr(r, of), atol=1e-6)
 
 
-def test_a_restart_survives_saving(tmp_path):
-    r = cm.learn(X, eps=0.3, restart=ALPHA, tol=1e-4)
-    r.save(tmp_path / "r.npz")
-    assert cm.load(tmp_path / "r.npz").parameters == r.parameters
-    assert r.parameters.restart == ALPHA
-    assert r.parameters.tau == 0.0
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"restart": 1.0}, "`restart` is 1.0; it must be below 1"),
-        ({"restart": -0.1}, "`restart` is -0.1; it must not be negative"),
-        ({"restart": 0.1, "tau": 0.2}, "`restart` is 0.1 and `tau` is 0.2; .* Pass one of them"),
         ({"restart": 0.1, "solver": "stochastic"}, "stochastic iteration computes a part"),
         ({"restart": 0.1, "solver": cm.StochasticIteration()}, "Pass `tau`, or another `solver`"),
     ],

@@ -41,16 +41,8 @@ def test_learn_describes_every_setting():
 @pytest.mark.parametrize(
     ("function", "without", "own"),
     [
-        (
-            cm.plan,
-            {"start", "random_state", "callback", "checkpoint", "checkpoint_every"},
-            set(),
-        ),
-        (
-            cm.WassersteinSingularVectors.__init__,
-            {"client"},
-            {"engine", "mode", "n_neighbors"},
-        ),
+        (cm.plan, {"start", "random_state", "callback", "checkpoint", "checkpoint_every"}, set()),
+        (cm.WassersteinSingularVectors.__init__, {"client"}, {"engine", "mode", "n_neighbors"}),
     ],
 )
 def test_what_mirrors_learn_has_its_options_and_defaults(function, without, own):
@@ -165,8 +157,7 @@ def test_settings_are_complete():
 
 
 @pytest.mark.parametrize(
-    ("eps", "transport"),
-    [(0, cm.Exact()), (0.3, cm.Entropic(0.3)), (math.inf, cm.Limit())],
+    ("eps", "transport"), [(0, cm.Exact()), (0.3, cm.Entropic(0.3)), (math.inf, cm.Limit())]
 )
 def test_eps_selects_a_transport(eps, transport):
     assert Settings(eps=eps).transport == transport
@@ -211,17 +202,12 @@ def test_a_text_that_is_not_a_transport_is_refused(text):
             r"'exact\(1\)' has other parameters than exact; write exact, which has none\.",
         ),
         ("limit(eps=1)", "has other parameters than limit; write limit, which has none"),
-        ("unbalanced(tau=1)", r"than unbalanced; write unbalanced\(eps=0.1, rho=1.0\)"),
         ("unbalanced(0.1, 1)", r"than unbalanced; write unbalanced\(eps=0.1, rho=1.0\)"),
         ("tree(1, 2)", r"than tree; write tree\(linkage='average'\)"),
         ("entropic(x)", "`eps` is 'x'; it must be positive and finite"),
-        ("entropic('0.1')", "`eps` is '0.1'; it must be positive and finite"),
-        ("entropic(nan)", "`eps` is nan; it must be positive and finite"),
         ("entropic(1e400)", "`eps` is inf; it must be positive and finite"),
         ("unbalanced(0.1, rho=-1)", "`rho` is -1; it must be positive and finite"),
-        ("unbalanced(0.1, rho=inf)", "`rho` is inf; it must be positive and finite"),
         ("tree(nearest)", "`linkage` is 'nearest'; choose 'average', 'complete'"),
-        ("mahalanobis(0)", "`scale` is 0; it must be positive and finite"),
     ],
 )
 def test_bad_parameters_of_a_transport_are_named(text, words):
@@ -270,17 +256,6 @@ def test_linkages_of_trees_have_names(wrong):
         cm.Tree(wrong)
 
 
-def test_eps_and_another_transport_exclude_each_other():
-    with pytest.raises(ValueError, match=r"`eps` is 0.3 and `transport` is exact; both determine"):
-        Settings(eps=0.3, transport=cm.Exact())
-
-
-@pytest.mark.parametrize("wrong", ["exact", cm.Exact, 0.1])
-def test_what_is_not_a_transport_is_refused(wrong):
-    with pytest.raises(ValueError, match="`transport` is .*pass an object such as cm.Exact"):
-        cm.learn(X, transport=wrong)
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -319,11 +294,6 @@ def test_names_are_not_an_option():
     message = "`learn` has no option 'feature_names'. Names come with the data: pass a pandas Data"
     with pytest.raises(TypeError, match=message):
         cm.learn(np.eye(3), feature_names=["a", "b", "c"])
-
-
-def test_a_file_name_is_not_data():
-    with pytest.raises(ValueError, match="Read a file first, by `anndata.read_h5ad` or `pandas"):
-        cm.learn("counts.h5ad")
 
 
 def test_vectors_are_not_distances():

@@ -64,56 +64,12 @@ def test_neighbors_are_those_of_the_distances(X, result):
     assert_allclose(found, nearest, atol=1e-5)
 
 
-def test_saved_results_come_back(result, tmp_path):
-    result.save(tmp_path / "x.npz")
-    again = cm.load(tmp_path / "x.npz")
-    assert again.parameters.transport == TRANSPORT
-    assert_array_equal(again.samples, result.samples)
-
-
-def test_a_run_resumes_with_the_same_bits(X, tmp_path):
-    whole = cm.learn(X, transport=TRANSPORT, tau=0.05, tol=1e-8)
-
-    class Stop(Exception):
-        pass
-
-    def stop(iterate, record):
-        if record.iteration == 4:
-            raise Stop
-
-    options = {"transport": TRANSPORT, "tau": 0.05, "tol": 1e-8, "checkpoint": tmp_path / "run"}
-    with pytest.raises(Stop):
-        cm.learn(X, **options, checkpoint_every=0, callback=stop)
-    resumed = cm.resume(tmp_path / "run")
-    assert_array_equal(resumed.samples, whole.samples)
-    assert resumed.iterations == whole.iterations
-
-
 def test_tiles_and_single_precision_agree(X, result):
     tiles = cm.learn(X, transport=TRANSPORT, tau=0.05, tol=1e-8, client="local")
     single = cm.learn(X, transport=TRANSPORT, tau=0.05, tol=1e-8, dtype="float32")
     for other in (tiles, single):
         assert other.status is Status.CONVERGED
         assert_allclose(other.samples, result.samples, atol=1e-6)
-
-
-def test_tensors_agree(X, result):
-    pytest.importorskip("torch")
-    from cometric.maps.entropic_torch import TensorEntropicMap
-
-    hist = result.problem.samples.histograms
-    phi = TensorEntropicMap(hist, 0.2, rho=0.5, device="cpu")
-    truth = cm.EntropicMap(hist, 0.2, rho=0.5)
-    assert_allclose(phi(result.features), truth(result.features), atol=1e-11)
-    index = np.array([[0, 3], [5, 1]])
-    pairs, expected = (lift.pairs(result.features, index) for lift in (phi, truth))
-    assert_allclose(pairs, expected, atol=1e-9)
-
-
-def test_a_plan_of_the_run(X):
-    planned = cm.plan(X, transport=TRANSPORT)
-    assert planned.fits
-    assert "Sinkhorn" in planned.engine
 
 
 def test_an_explanation_counts_the_mass_that_is_not_matched(X, result):

@@ -11,7 +11,6 @@ import cometric as cm
 from cometric import ConvergenceWarning, Interrupted, PolicyIteration, PowerIteration, Status, learn
 from cometric.core.problem import Problem
 from cometric.core.types import Coupled, Metrics
-from cometric.datasets import torus
 from cometric.maps.norms import norm_matrices
 from cometric.solvers.loop import Stage, solve
 from lifts import block_diagonal, exact_lifts, regularize
@@ -92,37 +91,10 @@ def test_exceptions_of_a_callback_propagate():
         quick(callback=fail)
 
 
-@every_solver
-def test_a_small_torus_is_learned_to_ten_digits(solver):
-    result = quick(torus("unimodal", 12, 10), solver=solver, tol=1e-10)
-    assert result.status is Status.CONVERGED
-    assert result.converged
-    assert result.residual <= 1e-10
-    low, high = result.bracket
-    assert low <= np.prod(result.values) <= high
-    assert high / low - 1 <= 1e-9
-
-
-def test_solvers_agree():
-    power, policy = (
-        quick(torus("bimodal", 9, 8), solver=s, tol=1e-12) for s in ("power", "policy")
-    )
-    assert_allclose(power.samples, policy.samples, rtol=1e-10)
-    assert_allclose(power.features, policy.features, rtol=1e-10)
-    assert policy.history[-1].sweeps < power.history[-1].sweeps
-
-
 def test_the_parameters_record_the_options():
     asked = quick(norm="l2", tol=1e-5, max_iter=77).parameters
     assert (asked.eps, asked.tau, asked.norm) == (0, 0.1, "l2")
     assert (asked.solver, asked.tol, asked.max_iter) == ("PowerIteration", 1e-5, 77)
-
-
-def test_one_thread_and_two_learn_the_same_bits():
-    one, two = (quick(torus("bimodal", 8, 7), n_threads=n) for n in (1, 2))
-    assert_array_equal(one.samples, two.samples)
-    assert_array_equal(one.features, two.features)
-    assert one.values == two.values
 
 
 # Endings other than success
@@ -139,17 +111,18 @@ def test_reaching_the_iteration_limit_first_is_a_warning_and_not_success():
 
 
 @every_solver
-def test_ctrl_c_ends_with_the_last_iterate_and_is_not_success(solver):
+@pytest.mark.parametrize(("at", "tol"), [(2, 0), (1, np.inf)])  # the second has converged by then
+def test_ctrl_c_ends_with_the_last_iterate_and_is_not_success(solver, at, tol):
     def press(now, record):
-        if record.iteration == 2:
+        if record.iteration == at:
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="the partial result is in `.result`") as caught:
-        quick(solver=solver, tol=0, callback=press)
+        quick(solver=solver, tol=tol, callback=press)
     result = caught.value.result
     assert result.status is Status.INTERRUPTED
     assert not result.converged
-    assert result.iterations == 2
+    assert result.iterations == at
     assert result.samples.max() == 1.0
     assert isinstance(caught.value, KeyboardInterrupt)
 
@@ -170,16 +143,6 @@ def test_ctrl_c_within_compiled_code_is_ctrl_c():
         quick(tol=0, callback=press)
     with pytest.raises(SystemError, match="something else"):
         quick(tol=0, callback=fail)
-
-
-def test_ctrl_c_in_the_converging_step_is_still_not_success():
-    def press(now, record):
-        if record.residual <= 1e-6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted) as caught:
-        quick(tol=1e-6, callback=press)
-    assert not caught.value.result.converged
 
 
 @dataclass(frozen=True)
@@ -258,38 +221,6 @@ def test_random_starts_follow_their_seed():
     assert np.abs(one.samples - other.samples).max() > 1e-3
 
 
-def test_a_start_covers_repeated_items_too():
-    with pytest.warns(UserWarning, match="repeats others"):
-        result = quick(REPEATS, start=START, tol=1e-10)
-    with pytest.warns(UserWarning, match="repeats others"):
-        plain = quick(REPEATS, tol=1e-10)
-    assert result.samples.shape == (4, 4)
-    assert_allclose(result.samples, plain.samples, rtol=1e-8)
-
-
-@pytest.mark.parametrize(
-    ("start", "words"),
-    [
-        ("zeros", "`start` is 'zeros'; the only valid name is 'random'"),
-        (np.ones((3, 3)), r"`start` for samples has shape \(3, 3\); there are 4 samples"),
-        ((START, np.ones(3)), r"`start` for features has shape \(3,\); there are 3 features"),
-        (START + np.eye(4), "`start` for samples must be finite, nonnegative, zero on the diag"),
-        (-START, "`start` for samples must be finite, nonnegative"),
-        (START * np.where(START == 4.0, np.nan, 1.0), "`start` for samples must be finite"),
-        (np.triu(START), "`start` for samples is not symmetric"),
-        (0.0 * START, "maximum 0.0"),
-    ],
-)
-def test_an_invalid_start_is_refused(start, words):
-    with pytest.raises(ValueError, match=words):
-        quick(start=start)
-
-
-def test_a_start_of_three_matrices_is_refused_in_words():
-    with pytest.raises(ValueError, match="`start`"):
-        quick(start=(START, None, None))
-
-
 # Norms
 
 
@@ -301,36 +232,16 @@ def test_two_matrices_serve_as_norms():
     assert by_matrix.parameters.norm == "matrix"
 
 
-def test_norm_matrices_cover_repeated_items_too():
-    with pytest.warns(UserWarning, match="repeats others"):
-        result = quick(REPEATS, norm=(1.0 - np.eye(4), 1.0 - np.eye(4)), tol=1e-12)
-    with pytest.warns(UserWarning, match="repeats others"):
-        discrete = quick(REPEATS, norm="discrete", tol=1e-12)
-    assert_allclose(result.samples, discrete.samples, rtol=1e-12)
+@pytest.mark.filterwarnings("ignore:.*repeats others")
+def test_norm_matrices_and_starts_cover_repeated_items_too():
+    discrete = quick(REPEATS, norm="discrete", tol=1e-12)
+    for norm in ("discrete", (1.0 - np.eye(4), 1.0 - np.eye(4))):
+        result = quick(REPEATS, norm=norm, start=START, tol=1e-12)
+        assert result.samples.shape == (4, 4)
+        assert_allclose(result.samples, discrete.samples, rtol=1e-10)
 
 
 # Options
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"eps": -0.1}, "`eps` is -0.1; it must not be negative"),
-        ({"tau": -1.0}, "`tau` is -1.0; it must not be negative"),
-        ({"tau": np.nan}, "`tau` is nan; pass a number"),
-        ({"tau": np.inf}, "`tau` is inf; it must be finite"),
-        ({"tol": -1e-9}, "`tol` is -1e-09; it must not be negative"),
-        ({"max_iter": 0}, "`max_iter` is 0; pass a whole number, at least 1"),
-        (
-            {"solver": "newton"},
-            "`solver` is 'newton'; choose 'auto', .*'stochastic', or pass an inst",
-        ),
-        ({"norm": "euclidean"}, "`norm` is 'euclidean'; pass 'l1'"),
-    ],
-)
-def test_an_unknown_option_is_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        quick(**options)
 
 
 def test_options_of_the_problem_reach_it():
@@ -342,21 +253,11 @@ def test_options_of_the_problem_reach_it():
     assert_allclose(balanced.sum(axis=0), 4 / 3, rtol=1e-3)
 
 
-def test_histograms_may_be_given_directly():
-    A, B = X / X.sum(axis=1, keepdims=True), X.T / X.T.sum(axis=1, keepdims=True)
-    assert_allclose(quick((A, B), tol=1e-12).samples, quick(tol=1e-12).samples, rtol=1e-10)
-
-
 def test_the_input_is_left_alone():
-    data, before = X.copy(), X.copy()
-    start = START.copy()
+    data, start = X.copy(), START.copy()
     quick(data, start=start)
-    assert_array_equal(data, before)
+    assert_array_equal(data, X)
     assert_array_equal(start, START)
-
-
-def test_warmup_returns_the_time_it_took():
-    assert 0.0 < cm.warmup() < 600.0
 
 
 @pytest.mark.parametrize(
@@ -364,7 +265,8 @@ def test_warmup_returns_the_time_it_took():
     [
         (lambda: cm.StochasticIteration("a"), "`fraction` is 'a'; pass a number"),
         (lambda: cm.StochasticIteration(True), "`fraction` is True; pass a number"),
-        (lambda: cm.StochasticIteration(0), "`fraction` is 0; it must be above 0"),
+        (lambda: cm.StochasticIteration(0), "`fraction` is 0; it must be above 0 and at most 1"),
+        (lambda: cm.StochasticIteration(draw="all"), "choose 'parts', 'pairs'"),
         (lambda: cm.StochasticIteration(random_state=None), "`random_state` is None; pass a whole"),
         (lambda: cm.StochasticIteration(random_state=-1), "`random_state` is -1; it must not be"),
         (lambda: cm.AndersonIteration(0), "`memory` is 0; pass a whole number, at least 1"),

@@ -124,12 +124,11 @@ def test_other_maps_are_refused_with_a_remedy():
 
 
 def test_tau_zero_is_reached_by_continuation():
-    result = cm.learn(cm.datasets.torus("asymmetric", 24, 20), eps=0, tau=0, tol=1e-10)
+    X = cm.datasets.torus("asymmetric", 24, 20)
+    result = cm.learn(X, eps=0, tau=0, tol=1e-10)
     assert result.converged
     assert result.residual <= 1e-10
-    power = cm.learn(
-        cm.datasets.torus("asymmetric", 24, 20), eps=0, tau=0, tol=1e-12, solver="power"
-    )
+    power = cm.learn(X, eps=0, tau=0, tol=1e-12, solver="power")
     assert cm.hilbert_distance(result.features, power.features) < 1e-9
 
 
@@ -138,17 +137,6 @@ def test_eigenvectors_are_the_case_of_equal_sides():
     result = cm.learn((A, A), eps=0, tau=0.05, tol=1e-12)
     assert cm.hilbert_distance(result.samples, result.features) < 1e-10
     assert np.isclose(*result.values, rtol=1e-10)
-
-
-@pytest.mark.parametrize("start", ["random", "matrix", "pair"])
-def test_every_start_leads_to_the_same_solution(start):
-    X = np.random.default_rng(2).gamma(0.5, size=(7, 6))
-    rng = np.random.default_rng(0)
-    D, C = (np.triu(rng.random((k, k)) + 0.1, 1) for k in (7, 6))
-    given = {"random": "random", "matrix": D + D.T, "pair": (D + D.T, C + C.T)}[start]
-    one = cm.learn(X, eps=0, tau=0.05, tol=1e-12, start=given, random_state=4)
-    other = cm.learn(X, eps=0, tau=0.05, tol=1e-12)
-    assert cm.hilbert_distance(one.samples, other.samples) < 1e-10
 
 
 def test_a_far_start_is_improved_by_sketched_plans_before_the_first_sweep(monkeypatch):

@@ -15,12 +15,17 @@ X = cm.datasets.torus("bimodal", 20, 16)
 TAU = 0.1
 
 
-def steps(solver, number, n_threads=None):
-    """The metrics after a number of steps from the l1 distances."""
+def coupled(n_threads=None):
+    """Both maps, and the l1 distances to start from."""
     problem = cm.Problem.from_data(X)
     norms = norm_matrices(problem, "l1")
     phi = regularize(*exact_lifts(problem, n_threads=n_threads), TAU, norms)
-    start = cm.Metrics(*(R / R.max() for R in norms))
+    return phi, cm.Metrics(*(R / R.max() for R in norms))
+
+
+def steps(solver, number, n_threads=None):
+    """The metrics after a number of steps from the l1 distances."""
+    phi, start = coupled(n_threads)
     return solve(phi, solver, start, Stage(tol=0.0, max_iter=number)).iterate
 
 
@@ -71,12 +76,10 @@ def test_new_draws_are_pairs_without_repetition():
 
 def test_the_first_epoch_is_an_iteration_of_both_sides_at_once():
     now = steps(StochasticIteration(0.25), 4)
-    problem = cm.Problem.from_data(X)
-    norms = norm_matrices(problem, "l1")
-    phi = regularize(*exact_lifts(problem), TAU, norms)
-    start = [R / R.max() for R in norms]
-    assert_allclose(now.metrics.samples, (image := phi.to_samples(start[1])) / image.max())
-    assert_allclose(now.metrics.features, (image := phi.to_features(start[0])) / image.max())
+    phi, start = coupled()
+    samples, features = phi.to_samples(start.features), phi.to_features(start.samples)
+    assert_allclose(now.metrics.samples, samples / samples.max())
+    assert_allclose(now.metrics.features, features / features.max())
 
 
 @pytest.mark.parametrize("eps", [0, 0.2])
@@ -126,18 +129,6 @@ def test_seeds_and_nothing_else_decide():
 def test_there_is_no_residual_before_an_epoch_is_over():
     assert steps(StochasticIteration(0.25), 3).residual == np.inf
     assert steps(StochasticIteration(0.25), 4).residual < np.inf
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"fraction": 0.0}, "above 0 and at most 1"),
-        ({"draw": "all"}, "choose 'parts', 'pairs'"),
-    ],
-)
-def test_bad_options_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        StochasticIteration(**options)
 
 
 def test_after_misleading_samples_full_sweeps_restart():

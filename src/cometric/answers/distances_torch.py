@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from cometric.core.types import Matrix
 from cometric.machine.devices import torch_device
 from cometric.maps.norms import name_for
 from cometric.maps.norms_torch import TensorNorm
-from cometric.maps.pairs_torch import TensorPairs, kernels_for
+from cometric.maps.pairs_torch import TensorPairs
 from cometric.maps.sinkhorn_map import inner_tolerance
 from cometric.transports.entropic import Entropic
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 PAIRS = 4_000_000
 """Most pairs per call."""
+
+WIDEST = 16384
+"""The largest support that the kernels can handle."""
 
 
 class TensorDistances:
@@ -52,7 +56,12 @@ class TensorDistances:
             )
         self.device = torch_device(device)
         longest = int(np.diff(hist.indptr).max())
-        self.kernels = kernels_for(self.device, longest)
+        if longest > WIDEST:
+            raise ValueError(
+                f"`device` is {str(device)!r}, but a histogram has {longest:,} nonzero entries; "
+                f"distances with more than {WIDEST:,} run on the CPU: pass device='cpu'."
+            )
+        self.kernels = kernels_for(self.device)
         cost, value = held_cost(result, of)
         self.scale = formula.transport_weight / value
         self.weight = 0.0
@@ -109,3 +118,12 @@ class TensorDistances:
     def warn_if_unsolved(self) -> None:
         """Warn if a Sinkhorn problem stopped before its tolerance."""
         warn_if_above(self.transport.error, self.transport.tol)
+
+
+def kernels_for(device: Any) -> Any:
+    """The module of kernels for distances on a device, or None: they need CUDA and Triton."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from cometric.kernels import nearest_triton
+
+    return nearest_triton

@@ -84,18 +84,24 @@ def extend(
 def on_gpu(result: Result, of: str, device: Any) -> bool:
     """Whether distances of new items are computed on ``device`` rather than on the CPU.
 
-    The reference "local" between samples runs on the CPU in any case; a warning says so.
+    The reference "local" between samples runs on the CPU in any case, and everything where there is
+    no CUDA or no Triton; a warning says so.
     """
     if device is None or str(device) == "cpu":
         return False
+    place = torch_device(device)  # raises if not available
+    from cometric.answers.distances_torch import kernels_for
+
     norm = name_for(result.parameters.norm, of)
-    if not result.problem.formula.has_norm or (norm, of) != ("local", "samples"):
+    if result.problem.formula.has_norm and (norm, of) == ("local", "samples"):
+        what = "the reference 'local' between samples runs"
+        advice = "For a GPU, learn with norm='local-0.2' or 'l1', for example."
+    elif kernels_for(place) is None:
+        what = "distances to new items, and neighbors, without CUDA and Triton run"
+        advice = "PyTorch for CUDA brings Triton on Linux."
+    else:
         return True
-    torch_device(device)  # raises if not available
-    warn(
-        f"`device` is {str(device)!r}, but the reference 'local' between samples runs on the CPU, "
-        "which is used instead. For a GPU, learn with norm='local-0.2' or 'l1', for example."
-    )
+    warn(f"`device` is {str(device)!r}, but {what} on the CPU, which is used instead. {advice}")
     return False
 
 

@@ -1,6 +1,6 @@
-"""The lowest of the lower bounds of all distances, and divergences of pairs, Triton.
+"""Lower bounds of all distances, and divergences of pairs, Triton.
 
-The kernels have the same interface as ``nearest_torch``, which has the formulas.
+``lowest_bounds`` has the formula of the bounds. Tests have a slow twin in torch.
 
 :func:`append` computes the bounds of a tile of pairs from its products, one after the other in
 the same accumulator, and stores only bounds below the threshold of their row. Tiles at the edge
@@ -121,7 +121,10 @@ def _append(
 
 
 def append(rows, columns, state, first, last, tile=TILE):
-    """As ``nearest_torch.append``."""
+    """Store the bounds of columns ``first`` to ``last`` that are below the thresholds.
+
+    ``count`` grows by their number, even if they do not fit.
+    """
     n_rows, depth = rows.x.shape
     grid = (triton.cdiv(n_rows, tile["M"]) * triton.cdiv(last - first, tile["N"]),)
 
@@ -195,7 +198,11 @@ def _sums(
 
 
 def sums(rows, indptr, indices, data, targets, least):
-    """As ``nearest_torch.sums``."""
+    """Inner products of dense rows with rows ``targets`` of a sparse matrix, in float64.
+
+    ``targets`` are (n, c), or (c,), the same for all rows. With ``least``, sums of the smaller of
+    two entries instead of their products.
+    """
     n, count = len(rows), targets.shape[-1]
     out = torch.empty((n, count), dtype=torch.float64, device=rows.device)
     shared = 0 if targets.ndim == 1 else count
@@ -283,11 +290,16 @@ def pairs(
     kernel, bins, a, start, slots, targets, indptr, columns, weight, longest, sweeps, tol,
     ratio=math.inf,
 ):  # fmt: skip
-    """As ``nearest_torch.pairs``."""
+    """Transport costs over eps of pairs, and marginal errors, starting from ``start`` scalings.
+
+    ``bins``, ``a`` and ``start`` (B, w) are padded sources as in ``sinkhorn_torch``; pair p is
+    source ``slots[p]`` with the histogram ``targets[p]`` of the sparse rows, of at most ``longest``
+    entries. Each pair is swept on its supports.
+    """
     sources, width = bins.shape
     d = len(kernel)
     W = triton.next_power_of_2(width)
-    shape = SHAPES[kernel.element_size()][W]
+    shape = SHAPES[W]
     compact = kernel.new_empty((sources, d, width))
     rows = max(1, 2048 // W)
     _gather[(triton.cdiv(d, rows), sources)](

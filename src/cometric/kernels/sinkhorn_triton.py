@@ -35,34 +35,19 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    4: {
-        16: Shape(16, 1),
-        32: Shape(16, 1, one=True),
-        64: Shape(8, 1, one=True),
-        128: Shape(8, 1, one=True),
-        256: Shape(4, 2, one=True),
-        512: Shape(8, 4),
-        1024: Shape(4, 2),
-        2048: Shape(8, 8),
-        4096: Shape(4, 8),
-        8192: Shape(4, 16),
-        16384: Shape(2, 16),
-    },
-    8: {
-        16: Shape(16, 1),
-        32: Shape(8, 1),
-        64: Shape(2, 1, one=True),
-        128: Shape(4, 1, one=True),
-        256: Shape(4, 2, one=True),
-        512: Shape(8, 4),
-        1024: Shape(2, 2),
-        2048: Shape(4, 8),
-        4096: Shape(4, 16),
-        8192: Shape(2, 16),
-        16384: Shape(1, 16),
-    },
+    16: Shape(16, 1),
+    32: Shape(8, 1),
+    64: Shape(2, 1, one=True),
+    128: Shape(4, 1, one=True),
+    256: Shape(4, 2, one=True),
+    512: Shape(8, 4),
+    1024: Shape(2, 2),
+    2048: Shape(4, 8),
+    4096: Shape(4, 16),
+    8192: Shape(2, 16),
+    16384: Shape(1, 16),
 }
-"""Fastest shapes on an H200, by item size in bytes and number of bins of the source, rounded up."""
+"""Fastest shapes in float64 on an H200, by number of bins of the source, rounded up."""
 
 
 @triton.jit
@@ -79,8 +64,8 @@ def _gather(kernel, bins, out, d, width, ROWS: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def _quotient(b, x, FAST: tl.constexpr):
-    """Return b / x; for float64 by two Newton steps: every thread of a row repeats the division."""
-    if FAST and x.dtype == tl.float64:
+    """Return b / x, by two Newton steps: every thread of a row repeats the division."""
+    if FAST:
         y = tl.inline_asm_elementwise(
             "rcp.approx.ftz.f64 $0, $1;", "=d,d", [x], dtype=tl.float64, is_pure=True, pack=1
         )

@@ -144,8 +144,8 @@ def neighbor_graph(
         refused. Searches on a GPU are not stored.
     device
         "cuda" for bounds, distances and check on a GPU; for entropic and unbalanced transport, and
-        for the norms "l1", "local-0.2", "lsa", "cosine" and "hellinger". The CPU by default, and
-        for "local".
+        for the norms "l1", "local-0.2", "lsa", "cosine" and "hellinger". The CPU by default, for
+        "local", and without Triton.
 
     Returns
     -------

@@ -3,7 +3,7 @@
 Three filters, each for fewer pairs than the one before:
 
 1. Products of float16 numbers give a lower bound of every distance, lowered by the largest possible
-   rounding error (``kernels/nearest_torch.py``). Each sample keeps some thousand of the lowest; the
+   rounding error (``kernels/lowest_bounds.py``). Each sample keeps some thousand of the lowest; the
    highest of these is a bound for all other samples.
 2. The bounds that are kept are computed again in float64, with the exact norm or reference.
 3. Distances are computed in the order of these bounds, until the rest are proved farther. Before
@@ -81,7 +81,7 @@ class TensorSearch:
         """All samples as the columns of products, in float16."""
         import torch
 
-        from cometric.kernels.nearest_torch import Columns
+        from cometric.kernels.lowest_bounds import Columns
 
         distances, n = self._distances, self._n
         transport, norm = distances.transport, distances.norm
@@ -126,7 +126,7 @@ class TensorSearch:
         """The columns for the norm, and their numbers."""
         import torch
 
-        from cometric.kernels.nearest_torch import PLACES, round_up
+        from cometric.kernels.lowest_bounds import PLACES, round_up
 
         norm: Any = self._distances.norm
         overlap = angle = place = None
@@ -172,7 +172,7 @@ class TensorSearch:
         """Samples as the rows of products; bounds are lowered by the largest rounding error."""
         import torch
 
-        from cometric.kernels.nearest_torch import Rows
+        from cometric.kernels.lowest_bounds import Rows
 
         distances, columns = self._distances, self._columns
         x = distances.scale * (image - self._center)
@@ -274,7 +274,7 @@ class TensorSearch:
         """
         import torch
 
-        from cometric.kernels.nearest_torch import select
+        from cometric.kernels.lowest_bounds import select
 
         distances, n = self._distances, self._n
         transport = distances.transport

@@ -46,9 +46,15 @@ class Rows:
 
     def dense(self, rows: Any, depth: int | None = None) -> Any:
         """Some rows as a dense matrix, padded with zeros to ``depth`` columns."""
-        from cometric.kernels.nearest_torch import spread
+        import torch
 
-        return spread(self.indptr, self.indices, self.data, rows, depth or self.shape[1])
+        begin, sizes = self.indptr[rows], self.indptr[rows + 1] - self.indptr[rows]
+        line = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), sizes)
+        starts = sizes.cumsum(0) - sizes
+        at = torch.arange(len(line), device=rows.device) - starts[line] + begin[line]
+        dense = self.data.new_zeros((len(rows), depth or self.shape[1]))
+        dense[line, self.indices[at].long()] = self.data[at]
+        return dense
 
 
 class TensorNorm:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,6 @@ COPIES, SCRATCH = 4 << 30, 2 << 30
 """Bytes for copied columns of the kernel, and for scalings of pairs."""
 
 MAX_SWEEPS = 10_000
-
-WIDEST = 16384
-"""The largest support that the Triton kernels can handle."""
 
 
 class TensorPairs:
@@ -177,14 +173,3 @@ def _end_of_block(sizes: Any, first: int, depth: int) -> int:
     last = max(last, first + 1)
     width = float(sizes[last - 1] + LANES)
     return min(last, first + max(1, int(COPIES / (8.0 * depth * width))))
-
-
-def kernels_for(device: Any, longest: int) -> Any:
-    """The module of kernels for a device: Triton's where it runs, else torch's."""
-    if longest <= WIDEST and device.type == "cuda" and find_spec("triton") is not None:
-        from cometric.kernels import nearest_triton
-
-        return nearest_triton
-    from cometric.kernels import nearest_torch
-
-    return nearest_torch
