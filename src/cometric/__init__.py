@@ -35,7 +35,7 @@ _HOMES = {
     "CheckpointError": "saving.folder",
     "CheckpointWarning": "saving.folder",
     "Interrupted": "core.errors",
-    "load": "answers.result",
+    "load": "answers.restoring",
     "Result": "answers.result",
     "Problem": "core.problem",
     "Transport": "transports.base",
@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from cometric.answers.groups import rank_features as rank_features
     from cometric.answers.modules import Modules as Modules
     from cometric.answers.modules import modules as modules
+    from cometric.answers.restoring import load as load
     from cometric.answers.result import Result as Result
-    from cometric.answers.result import load as load
     from cometric.answers.smoothing import smooth as smooth
     from cometric.answers.transfer import Transfer as Transfer
     from cometric.answers.transfer import transfer_labels as transfer_labels

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.spatial.distance import pdist, squareform
 
-from cometric.answers.result import load
+from cometric.answers.restoring import load
 from cometric.core import inputs
 from cometric.core.histograms import MERGE_TOLERANCE, NORMALIZED, SMOOTHED
 from cometric.core.inputs import BadData, Fault

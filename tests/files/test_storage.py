@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cometric import load
-from cometric.answers import result
+from cometric.answers import restoring
 from cometric.files import storage
 
 
@@ -65,6 +65,6 @@ def test_a_saved_result_has_a_limit_by_default_the_free_memory(tmp_path, monkeyp
     np.savez_compressed(path, header=np.zeros(10**7, np.uint8))
     with pytest.raises(ValueError, match="bomb.npz` takes 0.01 GB once .* Pass a larger `limit`"):
         load(path, limit=1e6)
-    monkeypatch.setattr(result, "free_memory", lambda: 1e6)
+    monkeypatch.setattr(restoring, "free_memory", lambda: 1e6)
     with pytest.raises(ValueError, match="`limit` is 0.001 GB"):
         load(path)

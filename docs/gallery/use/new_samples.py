@@ -50,3 +50,9 @@ figure, panel = plt.subplots(figsize=(7.5, 3), layout="constrained")
 image = panel.imshow(distances[np.ix_(new, old)], cmap="magma", aspect="auto")
 panel.set(title="New cells to training cells", xlabel="120 training cells", ylabel="40 new cells")
 figure.colorbar(image, label="distance")
+
+# %%
+# ``search`` names the nearest learned cells. Its first call fits the reference; what later calls
+# need is kept with the result, so that they take milliseconds.
+
+print(r.search(test[:2], 3))

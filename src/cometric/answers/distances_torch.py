@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from cometric.answers.extension import (
-    check_norm,
-    clip_at_zero,
-    held_cost,
-    norm_weight,
-    warn_if_above,
-)
+from cometric.answers.extension import clip_at_zero, warn_if_above
+from cometric.answers.held import check_norm, held_cost, norm_weight
 from cometric.core.arrays import to_numpy
 from cometric.core.types import Matrix
 from cometric.machine.devices import torch_device

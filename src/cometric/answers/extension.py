@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from cometric.answers.held import held_of
 from cometric.core.arguments import check_count, check_side, other_side
 from cometric.core.arrays import to_numpy
+from cometric.core.cached import cached_property
 from cometric.core.errors import ConvergenceWarning
 from cometric.core.histograms import Histograms
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
@@ -22,7 +24,6 @@ from cometric.machine.devices import free_memory, torch_device
 from cometric.machine.progress import bar_of_pairs
 from cometric.machine.threads import workers
 from cometric.maps.norms import PairNorms, is_reference, name_for
-from cometric.transports.base import Resources
 from cometric.transports.tree import Tree
 
 if TYPE_CHECKING:
@@ -61,15 +62,15 @@ def extend(
     count, columns = new.hist.shape[0], known.hist.shape[0]
     hist = sparse.vstack([new.hist, known.hist], format="csr")
     full = sparse.vstack([new.full, known.full], format="csr")
-    distances: Any
-    if not on_gpu(result, of, device):
-        distances = HeldDistances(result, of, hist, full, n_threads)
-    else:
-        from cometric.answers.distances_torch import TensorDistances
-
-        distances = TensorDistances(result, of, hist, full, device)
-    rows: list[Any] = []
+    gpu, rows = on_gpu(result, of, device), []
     with workers(n_threads), bar_of_pairs(progress, count * columns) as report:
+        distances: Any
+        if not gpu:
+            distances = HeldDistances(result, of, hist, full, n_threads, count)
+        else:
+            from cometric.answers.distances_torch import TensorDistances
+
+            distances = TensorDistances(result, of, hist, full, device)
         for part in _blocks(count, columns, known.hist.nnz / columns):
             block = distances.between(part, slice(count, count + columns), report)[:, known.labels]
             if n_neighbors is not None:
@@ -134,7 +135,7 @@ def vectors_of(result: Result, of: str, X: Any = None) -> sparse.csr_array:
     lengths = tree.lengths * (formula.transport_weight / (mu if of == "samples" else lam))
     if formula.has_norm and result.parameters.norm == "l1":
         # Adding the l1 norm of a difference of histograms lengthens the edges of the leaves.
-        lengths[: tree.n_leaves] += HeldDistances(result, of, side.hist, side.full).weight
+        lengths[: tree.n_leaves] += held_of(result, of).weight
     items = side if X is None else result.problem.read_new(X, of)
     return replace(tree, lengths=lengths).vectors(items.hist)[items.labels]
 
@@ -143,7 +144,8 @@ class HeldDistances:
     """Phi_A(C) / mu between any histograms, for the learned C.
 
     With ``of="features"``: Phi_B(D) / lam. ``hist`` are histograms over the distinct bins, ``full``
-    the same over all bins, for the norm.
+    the same over all bins, for the norm. Those from number ``first`` on, if it is positive, are
+    the learned ones.
     """
 
     def __init__(
@@ -153,29 +155,35 @@ class HeldDistances:
         hist: sparse.csr_array,
         full: sparse.csr_array,
         n_threads: int | None = None,
+        first: int = 0,
     ) -> None:
-        problem, options, formula = result.problem, result.parameters, result.problem.formula
-        check_norm(result, of)
+        held = held_of(result, of, n_threads)
         self.hist, self.full = hist, full
-        self.cost, value = held_cost(result, of)
-        self.transport, self.tol = options.transport, options.tol
-        self.norm = name_for(options.norm, of)
-        self.scale = formula.transport_weight / value
-        self.norms: PairNorms | None = None
+        self.cost, self.transport, self.scale = held.cost, held.transport, held.scale
+        self.norm, self.weight = held.norm, held.weight
         self.has_reference = is_reference(self.norm)
-        self.weight = 0.0
-        if formula.has_norm:
-            known = getattr(problem, of).full_histograms
-            self.norms = PairNorms(self.norm, known, full, of)
-            self.weight = norm_weight(result, of, value, self.norms.known) / value
-        # The tolerance of the solve: a lower one would take longer than learning did.
-        self._largest = float(np.max(to_numpy(getattr(result, of))))
-        largest = value * self._largest / float(self.cost.max())
-        self._resources = Resources(n_threads, memory_limit=0.0, tol=options.tol, largest=largest)
+        self.norms: PairNorms | None = held.norms
+        if held.norms is not None:
+            self.norms = held.norms.joined(full[:first]) if first else held.norms.on(full)
+        self._held, self._first = held, first
+        self._largest = held.largest
+        self._resources = replace(held.resources, n_threads=n_threads)
         self.phi: Any = self.transport.map_of(Histograms(hist), self._resources)
-        self._pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
         self._error = 0.0
         self.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
+
+    @cached_property
+    def _pairs(self) -> Callable[[Index], Vector]:
+        pairs: Callable[[Index], Vector] = self.transport.pairs_under(self.phi, self.cost)
+        return pairs
+
+    @cached_property
+    def _to_known(self) -> Callable[[slice], Matrix]:
+        new, held = Histograms(self.hist[: self._first]), self._held.of_transport
+        known = slice(self._first, self.hist.shape[0])
+        to_known: Callable[[slice], Matrix]
+        to_known = self.transport.to_known(self.phi, self.cost, new, known, held)
+        return to_known
 
     def on(
         self, hist: sparse.csr_array, full: sparse.csr_array, places: Any = None, own: Any = None
@@ -192,6 +200,7 @@ class HeldDistances:
         accuracy = self.phi.accuracy
         rough = accuracy is not None and accuracy.tol >= ROUGH
         resources = replace(self._resources, dtype=np.float32 if rough else np.float64)
+        other._first = 0
         other.phi = self.transport.map_of(Histograms(hist), resources)
         other._pairs = self.transport.pairs_under(other.phi, self.cost, own, few=True)
         other.pairs_per_call = max(1, int(NUMBERS_PER_CALL * hist.shape[0] / hist.nnz))
@@ -210,7 +219,10 @@ class HeldDistances:
     def between(self, rows: slice, columns: slice, report: Callable[[int, int], None]) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``, at least 0."""
         self.phi.on_progress = report
-        distances = self.transport.between(self.phi, self.cost, rows, columns)
+        if columns.start == self._first > 0:
+            distances = self._to_known(rows)
+        else:
+            distances = self.transport.between(self.phi, self.cost, rows, columns)
         self._error = max(self._error, self.phi.error)
         distances *= self.scale
         if self.norms is not None:
@@ -232,27 +244,6 @@ def warn_if_above(error: float, tol: float) -> None:
         )
 
 
-def held_cost(result: Result, of: str) -> tuple[Matrix, float]:
-    """The learned, saturated cost between distinct bins, and mu (lam for features)."""
-    lam, mu = result.values
-    bins, cost, value = result.problem.features, result.features, mu
-    if of == "features":
-        bins, cost, value = result.problem.samples, result.samples, lam
-    reduced = np.asarray(bins.reduce(to_numpy(cost)), np.float64)
-    return result.problem.formula.saturated(reduced), value
-
-
-def norm_weight(result: Result, of: str, value: float, R: Matrix) -> float:
-    """The factor of the norm R between the learned items, before the division by lam or mu."""
-    formula, known = result.problem.formula, getattr(result.problem, of)
-    largest_cost = float(np.max(to_numpy(getattr(result, other_side(of)))))
-    if formula.restart == 0.0:
-        return formula.norm_weight(largest_cost, 0.0, 1.0)
-    metric = known.reduce(to_numpy(getattr(result, of)))
-    largest = formula.largest_transport(metric, value, R)
-    return formula.norm_weight(largest_cost, largest, float(R.max()))
-
-
 def clip_at_zero(distances: Matrix, largest: float) -> Matrix:
     """The distances, negative ones set to 0 in place; warns unless these are rounding errors."""
     below = int((distances < -BELOW_ZERO * largest).sum())
@@ -263,16 +254,3 @@ def clip_at_zero(distances: Matrix, largest: float) -> Matrix:
             "are clipped to 0; learn with a smaller `eps`, or a larger `tau` or `restart`."
         )
     return np.maximum(distances, 0.0, out=distances)
-
-
-def check_norm(result: Result, of: str) -> None:
-    """Raise if new items have no distances: their metric was given, or the norm is a matrix."""
-    if result.problem.fixed == of:
-        raise ValueError(
-            f"The distances between {of} were given, not learned, so new {of} have none."
-        )
-    if result.problem.formula.has_norm and name_for(result.parameters.norm, of) == "matrix":
-        raise ValueError(
-            f"`norm` was a matrix for {of}, which has no entries for new ones. "
-            "Learn with a norm that has a name, or with tau = 0."
-        )

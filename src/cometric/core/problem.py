@@ -193,8 +193,9 @@ class Problem:
         if len(unknown):
             remedy = "They cannot be compared; leave them out."
             first = int(unknown[0])
-            place = (first, None) if item == "row" else (None, first)
-            raise BadData("X", Fault.UNKNOWN, len(unknown), remedy, *place)
+            row, column = (first, None) if item == "row" else (None, first)
+            label = None if item_names is None else item_names[first]
+            raise BadData("X", Fault.UNKNOWN, len(unknown), remedy, row, column, label)
         plain = bins.scale is None and self.smoothing == 0.0
         scales = describe_scales(getattr(self, of).full, matrix) if plain else ""
         if scales:

@@ -12,7 +12,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric.answers.extension import on_gpu
-from cometric.answers.result import Result, from_arrays
+from cometric.answers.restoring import from_arrays
+from cometric.answers.result import Result
 from cometric.core.arguments import check_options, shown
 from cometric.core.digest import digest
 from cometric.core.histograms import normalize

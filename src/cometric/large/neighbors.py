@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cometric.answers.extension import HeldDistances, check_norm, on_gpu
+from cometric.answers.extension import HeldDistances, on_gpu
+from cometric.answers.held import check_norm
 from cometric.answers.result import Result, check_is_result
 from cometric.core.arguments import check_count, checks_options
 from cometric.core.digest import digest
@@ -299,7 +300,7 @@ def nearest_known(
     hist = sparse.vstack([new.hist, known.hist], format="csr")
     full = sparse.vstack([new.full, known.full], format="csr")
     with workers(n_threads):
-        distances = HeldDistances(result, "samples", hist, full, n_threads)
+        distances = HeldDistances(result, "samples", hist, full, n_threads, first)
         tasks = thread_count(n_threads)
         search = ExhaustiveSearch(distances, min(n_neighbors, count), count, tasks, first)
         index, near, _, _ = search.run(progress)

@@ -287,11 +287,11 @@ class Samples:
         if self.base.norms is None:
             return 0.0
         known = self.problem.samples
-        R = self.base.weight * self.base.norms.known
         metric = np.asarray(known.reduce(np.asarray(result.samples)))
         near = np.argsort(metric, axis=1)[:, 1:31]
         squares = ((vectors[:, None] - vectors[near]) ** 2).sum(axis=2)
-        values = np.take_along_axis(R, near, axis=1)
+        index = np.stack([np.repeat(np.arange(len(near)), near.shape[1]), near.ravel()], axis=1)
+        values = self.base.weight * self.base.norms(index).reshape(near.shape)
         centered = squares - squares.mean(axis=1, keepdims=True)
         total = float((centered**2).sum())
         return max(0.0, float((centered * values).sum()) / total) if total > 0.0 else 0.0

@@ -169,22 +169,30 @@ def norm_power(norm: Any) -> float | None:
 
 
 class PairNorms:
-    """R between any pairs of histograms, for named norms.
+    """R between any pairs of histograms, for named norms; at first, of the learned ones, ``known``.
 
     Norms are computed from integer masses, as for the learned items. A reference is fitted to
-    the learned items ``known``; the other items are placed among them.
+    the learned items; the other items are placed among them.
     """
 
-    def __init__(self, norm: str, known: Histograms, rows: sparse.csr_array, of: str) -> None:
-        self._rows = Histograms(rows)
+    def __init__(self, norm: str, known: Histograms, of: str) -> None:
+        self._rows = known
         self._discrete = norm == "discrete"
         self._power = 1.0 if self._discrete else norm_power(norm)
-        self._reference: Any = fit(norm, known, of) if is_reference(norm) else None
-        if self._reference is None:
-            self.known: Matrix = norm_matrix(known, norm)
+        self._reference: Any = None
+        if is_reference(norm):
+            self._reference = fit(norm, known, of)
+            self._places = self._reference.known
+            self._matrix: Matrix = self._reference.matrix
+            del self._reference.matrix  # n x n: no new item needs it
         else:
-            self.known = self._reference.matrix
-            self._places = self._reference.place(self._rows)
+            self._matrix = norm_matrix(known, norm)
+
+    def release_matrix(self) -> Matrix:
+        """R between all learned items, which is not stored from now on."""
+        matrix = self._matrix
+        del self._matrix
+        return matrix
 
     @property
     def reference(self) -> Any:
@@ -197,6 +205,14 @@ class PairNorms:
         other._rows = Histograms(rows)
         if self._reference is not None:
             other._places = self._reference.place(other._rows) if places is None else places
+        return other
+
+    def joined(self, rows: sparse.csr_array) -> PairNorms:
+        """The same norm between new histograms, then those of this one."""
+        other = copy(self)
+        other._rows = Histograms(sparse.vstack([rows, self._rows.rows], format="csr"))
+        if self._reference is not None:
+            other._places = self._reference.place(Histograms(rows)).join(self._places)
         return other
 
     def __call__(self, index: Index) -> Vector:
@@ -243,6 +259,11 @@ class PlainItems(NamedTuple):
     def take(self, items: slice) -> PlainItems:
         return PlainItems(self.places.take(items), self.hist.take(items))
 
+    def join(self, others: PlainItems) -> PlainItems:
+        """These, then the others."""
+        rows = sparse.vstack([self.hist.rows, others.hist.rows], format="csr")
+        return PlainItems(self.places.join(others.places), Histograms(rows))
+
 
 class Plain:
     """A single distance, raised to a positive minimum between different items."""
@@ -250,6 +271,7 @@ class Plain:
     def __init__(self, name: str, hist: Histograms, of: str) -> None:
         self.views = Views(name, hist, of)
         (placed,) = self.views.known
+        self.known = PlainItems(placed, hist)
         self.matrix = placed.between(placed)
         np.fill_diagonal(self.matrix, 0.0)
         self.smallest = SMALLEST * _mean(self.matrix)  # between different items
@@ -279,6 +301,12 @@ class LocalItems(NamedTuple):
 
     places: list[Any]
     around: list[Vector]
+
+    def join(self, others: LocalItems) -> LocalItems:
+        """These, then the others."""
+        pairs = zip(self.places, others.places, strict=True)
+        around = [np.concatenate(both) for both in zip(self.around, others.around, strict=True)]
+        return LocalItems([part.join(other) for part, other in pairs], around)
 
 
 class LocalParts(NamedTuple):
@@ -336,6 +364,7 @@ class Local:
             self._floors.append(floor)
             self._weights.append(weight)
         noise, spread = _noise_and_spread(total, same, blocks)
+        self.known = LocalItems(self._known, [*self._scales, noise, spread])
         self._farthest = np.inf
         for rows in blocks:
             around = (noise[rows, None], noise), np.outer(spread[rows], spread)
@@ -461,7 +490,8 @@ def _noise_and_spread(total: Matrix, same: Any, blocks: list[slice]) -> tuple[Ve
 def _near(distances: Matrix, same: NDArray[np.bool_], count: int, blocks: list[slice]) -> Matrix:
     """The ``count`` smallest distances of each row, without ``same`` items; all if fewer."""
     n, columns = distances.shape
-    count = min(count, columns - int(same.sum(axis=1).max(initial=0)))
+    # As many for new items as for learned ones, which do not count themselves
+    count = min(count, columns - int(same.sum(axis=1).max(initial=1)))
     near = np.empty((n, count))
     for rows in blocks:
         masked = np.where(same[rows], np.inf, distances[rows])

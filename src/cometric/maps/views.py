@@ -74,6 +74,10 @@ class Shares(Histograms):
             distances[start:end] = QUANTUM * norms.reshape(end - start, k)
         return distances
 
+    def join(self, others: Shares) -> Shares:
+        """These, then the others."""
+        return Shares(sparse.vstack([self.rows, others.rows], format="csr"))
+
     def pairs(self, index: Index) -> Vector:
         """Distances of the pairs ``index``."""
         distances: Vector = QUANTUM * geometry.pair_norms(*self.integer_parts, index, 1.0)
@@ -96,6 +100,14 @@ class Vectors(NamedTuple):
 
     def take(self, items: slice) -> Vectors:
         return Vectors(self.rows[items], self.squares[items], self.halved)
+
+    def join(self, others: Vectors) -> Vectors:
+        """These, then the others."""
+        parts = [self.rows, others.rows]
+        rows = (
+            sparse.vstack(parts, format="csr") if sparse.issparse(self.rows) else np.vstack(parts)
+        )
+        return Vectors(rows, np.concatenate([self.squares, others.squares]), self.halved)
 
     def between(self, columns: Vectors) -> Matrix:
         """Distances from each of these to each of the ``columns``; symmetric if they are these."""

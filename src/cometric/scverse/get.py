@@ -11,7 +11,8 @@ from scipy import sparse
 
 from cometric.answers.modules import BACKGROUND, Modules, assemble
 from cometric.answers.parameters import Parameters
-from cometric.answers.result import Result, check_result
+from cometric.answers.restoring import check_result
+from cometric.answers.result import Result
 from cometric.core.arguments import check_side
 from cometric.core.digest import fingerprint
 from cometric.core.histograms import Side

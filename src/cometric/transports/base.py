@@ -246,9 +246,21 @@ class Transport:
 
     def between(self, phi: Any, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         """Distances from the histograms ``rows`` of a map to the histograms ``columns``."""
-        i, j = np.mgrid[rows, columns]
-        values: Vector = phi.pairs(cost, np.stack([i.ravel(), j.ravel()], axis=1))
-        return values.reshape(i.shape)
+        return between_by_pairs(partial(phi.pairs, cost), rows, columns)
+
+    def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> Any:
+        """What :meth:`to_known` needs of known histograms, computed once; nothing by default."""
+        return None
+
+    def to_known(
+        self, phi: Any, cost: Matrix, new: Histograms, known: slice, held: Any
+    ) -> Callable[[slice], Matrix]:
+        """A function from some of the histograms ``new`` to their distances to all known ones.
+
+        ``phi`` is a map of the new histograms, then the ``known`` ones, for which :meth:`hold`
+        returned ``held`` under the same cost.
+        """
+        return lambda rows: self.between(phi, cost, rows, known)
 
     def pairs_under(
         self, phi: Any, cost: Matrix, own: Any = None, few: bool = False
@@ -296,6 +308,12 @@ class Transport:
         without history.
         """
         return dense + self.bytes_promised(lifts)
+
+
+def between_by_pairs(pairs: Callable[[Index], Vector], rows: slice, columns: slice) -> Matrix:
+    """The matrix of a function of pairs."""
+    i, j = np.mgrid[rows, columns]
+    return pairs(np.stack([i.ravel(), j.ravel()], axis=1)).reshape(i.shape)
 
 
 def _zeros(d: int, rows: slice) -> Matrix:

@@ -34,7 +34,15 @@ from cometric.maps.sinkhorn_map import check_eps, inner_tolerance
 from cometric.solvers.loop import Solution, Stage
 from cometric.solvers.power import PowerIteration
 from cometric.solvers.trials import TrialIterate
-from cometric.transports.base import PAIR, Lifts, LowerBounds, Resources, Transport, cells_of
+from cometric.transports.base import (
+    PAIR,
+    Lifts,
+    LowerBounds,
+    Resources,
+    Transport,
+    between_by_pairs,
+    cells_of,
+)
 from cometric.transports.solving import Solving, Stages
 
 MARGIN = 0.03
@@ -236,6 +244,25 @@ class Entropic(Transport):
         sources, targets, mass = EntropicMap(pair, **self.map_options()).plan(cost, 0, 1)
         source, target = np.meshgrid(sources, targets, indexing="ij")
         return source.ravel(), target.ravel(), mass.ravel()
+
+    def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> tuple[Vector, Vector]:
+        """The scalings of the known histograms to themselves, and their self terms."""
+        phi: Any = self.lift(known, resources)
+        own: tuple[Vector, Vector] = phi.own_terms(cost)
+        return own
+
+    def to_known(
+        self,
+        phi: EntropicMap,
+        cost: Matrix,
+        new: Histograms,
+        known: slice,
+        held: tuple[Vector, Vector],
+    ) -> Callable[[slice], Matrix]:
+        own = self.hold(new, cost, Resources(phi.n_threads, memory_limit=0.0))
+        scalings, values = map(np.concatenate, zip(own, held, strict=True))
+        pairs = self.pairs_under(phi, cost, (scalings, values))
+        return lambda rows: between_by_pairs(pairs, rows, known)
 
     def pairs_under(
         self, phi: EntropicMap, cost: Matrix, own: Any = None, few: bool = False

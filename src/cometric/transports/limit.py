@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -25,7 +26,7 @@ from cometric.transports.base import (
     quadratic_forms,
     without_parameters,
 )
-from cometric.transports.quadratic import QuadraticMap
+from cometric.transports.quadratic import KnownForms, QuadraticMap
 from cometric.transports.solving import Solving
 
 DETERMINED = 1e-9
@@ -68,6 +69,14 @@ class Limit(Transport):
 
     def between(self, phi: LimitMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         return phi.between(cost, rows, columns)
+
+    def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> KnownForms:
+        return KnownForms(LimitMap(known), cost)
+
+    def to_known(
+        self, phi: LimitMap, cost: Matrix, new: Histograms, known: slice, held: KnownForms
+    ) -> Callable[[slice], Matrix]:
+        return partial(held.distances, phi)
 
     def lower_bounds(
         self, phi: Any, hist: sparse.csr_array, cost: Matrix, own: Vector | None = None
@@ -131,7 +140,7 @@ class LimitMap(QuadraticMap):
            [2., 0.]])
     """
 
-    def _matrix(self, cost: Matrix) -> Matrix:
+    def _matrix(self, cost: Matrix, top: float) -> Matrix:
         return cost
 
     def _distances(self, forms: Any, cost: Matrix) -> Any:

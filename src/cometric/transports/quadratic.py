@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -35,9 +36,14 @@ class QuadraticMap(DistanceMap):
         self._hist = hist.rows if isinstance(hist, Histograms) else Histograms.of(hist).rows
         self.shape = self._hist.shape
         self._left_out = int(np.argmax(np.asarray(self._hist.sum(axis=0))))
-        self._rest = self._hist.copy()
-        self._rest.data[self._rest.indices == self._left_out] = 0.0
-        self._rest.eliminate_zeros()
+        self._rest = self.reduced(self._hist)
+
+    def reduced(self, hist: sparse.csr_array) -> sparse.csr_array:
+        """Histograms without the mass on the left-out bin."""
+        rest = hist.copy()
+        rest.data[rest.indices == self._left_out] = 0.0
+        rest.eliminate_zeros()
+        return rest
 
     @property
     def histograms(self) -> sparse.csr_array:
@@ -47,8 +53,8 @@ class QuadraticMap(DistanceMap):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.shape[0]} histograms on {self.shape[1]} bins)"
 
-    def _matrix(self, cost: Matrix) -> Matrix:
-        """M, symmetric."""
+    def _matrix(self, cost: Matrix, top: float) -> Matrix:
+        """M, symmetric, or the rows of M for some rows of a cost with largest entry ``top``."""
         raise NotImplementedError
 
     def _distances(self, forms: Any, cost: Matrix) -> Any:
@@ -60,18 +66,24 @@ class QuadraticMap(DistanceMap):
 
     def _images(self, cost: Matrix) -> tuple[Matrix, Matrix]:
         """M reduced by the left-out bin, and its product with every histogram, as rows."""
-        M, p = self._matrix(cost), self._left_out
-        M = M - M[:, [p]] - M[[p]] + M[p, p]
+        M = self.reduced_rows(cost, slice(None), float(cost.max()))
         return M, self._rest @ M
+
+    def reduced_rows(self, cost: Matrix, bins: Any, top: float) -> Matrix:
+        """Rows of M reduced by the left-out bin, for a cost with largest entry ``top``."""
+        p = self._left_out
+        M, left_out = self._matrix(cost[bins], top), self._matrix(cost[[p]], top)
+        reduced: Matrix = M - M[:, [p]] - left_out + left_out[0, p]
+        return reduced
 
     def _forms(self, images: tuple[Matrix, Matrix], i: Any, j: Any) -> Vector:
         """<z, M z> of pairs, from z: exactly 0 between equal histograms."""
         M, image = images
         z = self._rest[i] - self._rest[j]
-        forms = np.asarray(z.multiply(image[i] - image[j]).sum(axis=1)).ravel()
+        forms = _products(z, image[i] - image[j])
         # A difference of images has the rounding errors of both; M z only those of the small z.
         near = np.flatnonzero(np.asarray(abs(z).sum(axis=1)).ravel() < NEAR)
-        forms[near] = np.asarray(z[near].multiply(z[near] @ M).sum(axis=1)).ravel()
+        forms[near] = _products(z[near], z[near] @ M)
         return forms
 
     def __call__(self, cost: Matrix, accuracy: Accuracy | None = None) -> Matrix:
@@ -91,7 +103,7 @@ class QuadraticMap(DistanceMap):
         images = self._images(cost)
         image = images[1]
         first, second = self._numbers(rows), self._numbers(columns)
-        squares = np.asarray(self._rest.multiply(image).sum(axis=1)).ravel()
+        squares = _products(self._rest, image)
         exact = in_parts(self.shape[1], lambda i, j: self._forms(images, first[i], second[j]))
         products = (self._rest[second] @ image[first].T).T
         forms = squares_of_differences(squares[first], squares[second], products, exact)
@@ -111,6 +123,50 @@ class QuadraticMap(DistanceMap):
         return distances
 
 
+class KnownForms:
+    """Distances from new histograms to those of a map, under one cost.
+
+    Of each known histogram b, <b, M b> is stored. Rows of M are computed where a new histogram has
+    mass.
+    """
+
+    def __init__(self, known: QuadraticMap, cost: Matrix) -> None:
+        self._known, self._cost = known, check_cost(cost, known.shape[1])
+        self._top = float(cost.max())
+        self._rest = known.reduced(known.histograms)
+        _, image = known._images(self._cost)
+        self._squares = _products(self._rest, image)
+
+    def distances(self, phi: QuadraticMap, rows: slice) -> Matrix:
+        """Distances from the histograms ``rows`` of another map to all known ones."""
+        new = self._known.reduced(phi.histograms[rows])
+        image = self._image(new)
+
+        def exact(i: Any, j: Any) -> Vector:
+            z = new[i] - self._rest[j]
+            return _products(z, self._image(z))
+
+        products = (self._rest @ image.T).T
+        squares = _products(new, image), self._squares
+        few = in_parts(new.shape[1], exact)
+        forms = squares_of_differences(*squares, products, few)
+        distances: Matrix = self._known._distances(forms, self._cost)
+        phi.report(distances.size, distances.size)
+        return distances
+
+    def _image(self, rows: sparse.csr_array) -> Matrix:
+        """The product of rows with the reduced M."""
+        rows.eliminate_zeros()
+        bins = np.unique(rows.indices)
+        image: Matrix = rows[:, bins] @ self._known.reduced_rows(self._cost, bins, self._top)
+        return image
+
+
+def _products(rows: sparse.csr_array, image: Matrix) -> Vector:
+    """The scalar product of each row with that of the image."""
+    return np.asarray(rows.multiply(image).sum(axis=1)).ravel()
+
+
 class MahalanobisMap(QuadraticMap):
     """``phi(cost)_ij = |C| <z, K z>^(1/2)`` with the kernel ``K = exp(-C / (scale |C|))``.
 
@@ -121,9 +177,8 @@ class MahalanobisMap(QuadraticMap):
         super().__init__(hist)
         self.scale = scale
 
-    def _matrix(self, cost: Matrix) -> Matrix:
-        top = float(cost.max()) or 1.0
-        kernel: Matrix = np.exp(-cost / (self.scale * top))
+    def _matrix(self, cost: Matrix, top: float) -> Matrix:
+        kernel: Matrix = np.exp(-cost / (self.scale * (top or 1.0)))
         return kernel
 
     def _distances(self, forms: Any, cost: Matrix) -> Any:
@@ -139,6 +194,15 @@ class Quadratic(Transport):
 
     def between(self, phi: QuadraticMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         return phi.between(cost, rows, columns)
+
+    def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> KnownForms:
+        phi: Any = self.lift(known, resources)
+        return KnownForms(phi, cost)
+
+    def to_known(
+        self, phi: QuadraticMap, cost: Matrix, new: Histograms, known: slice, held: KnownForms
+    ) -> Callable[[slice], Matrix]:
+        return partial(held.distances, phi)
 
     def plan(self, pair: Histograms, cost: Matrix) -> tuple[Index, Index, Vector]:
         raise NotImplementedError(

@@ -106,6 +106,16 @@ class Tree(Transport):
     def between(self, phi: TreeMap, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         return phi.between(cost, rows, columns)
 
+    def hold(self, known: Histograms, cost: Matrix, resources: Resources) -> MetricTree:
+        """The tree of the cost."""
+        return self.tree(cost)
+
+    def to_known(
+        self, phi: TreeMap, cost: Matrix, new: Histograms, known: slice, held: MetricTree
+    ) -> Callable[[slice], Matrix]:
+        vectors = TreeVectors.of(phi.histograms, held)
+        return lambda rows: phi.between_vectors(vectors, rows, known)
+
     def pairs_under(
         self, phi: Any, cost: Matrix, own: Any = None, few: bool = False
     ) -> Callable[[Index], Vector]:
@@ -201,8 +211,8 @@ class TreeMap(DistanceMap):
     """
 
     def __init__(self, hist: Any, linkage: str = "average") -> None:
-        self._hist = Histograms.of(hist)
-        self.shape = self._hist.shape
+        self.histograms = Histograms.of(hist)
+        self.shape = self.histograms.shape
         self.linkage = linkage
 
     def __repr__(self) -> str:
@@ -219,7 +229,10 @@ class TreeMap(DistanceMap):
 
     def between(self, cost: Matrix, rows: slice, columns: slice) -> Matrix:
         """Distances from the histograms ``rows`` to the histograms ``columns``."""
-        vectors = self.vectors(cost)
+        return self.between_vectors(self.vectors(cost), rows, columns)
+
+    def between_vectors(self, vectors: TreeVectors, rows: slice, columns: slice) -> Matrix:
+        """The same, given the vectors of all histograms."""
         distances = vectors.take(rows).between(vectors.take(columns))
         self.report(distances.size, distances.size)
         return distances
@@ -230,7 +243,7 @@ class TreeMap(DistanceMap):
 
     def vectors(self, cost: Matrix) -> TreeVectors:
         """The vectors of the histograms for a cost; their l1 distances are the distances."""
-        return TreeVectors.of(self._hist, self.tree(cost))
+        return TreeVectors.of(self.histograms, self.tree(cost))
 
 
 class TreeVectors:
