@@ -186,6 +186,12 @@ def test_bad_options_are_refused(digits, value):
         WassersteinSingularVectors(mode="knn", n_neighbors=value).fit(digits[0])
 
 
+def test_samples_whose_sums_overflow_are_not_empty(digits):
+    huge = 1e308 * (digits[0] / digits[0].max())
+    plain, large = (WassersteinSingularVectors(np.inf, 0.1).fit(X) for X in (digits[0], huge))
+    assert_allclose(large.sample_distances_, plain.sample_distances_, atol=1e-9)
+
+
 @pytest.mark.parametrize("drop_empty", [False, True])
 def test_empty_samples_are_refused(digits, drop_empty):
     X = digits[0].copy()

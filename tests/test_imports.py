@@ -125,11 +125,6 @@ def offenses(module: str, source: str, is_package: bool = False) -> list[str]:
     return found
 
 
-def test_every_module_has_a_folder():
-    for module in MODULES:
-        folder_of(module)
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_can_be_read_in_one_sitting(module):
     assert len(MODULES[module].read_text("utf-8").splitlines()) <= 500, "divide it"

@@ -16,13 +16,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import cometric as cm
 from cometric.files import writing
 from cometric.files.tables import precision
-from cometric.kernels.compiling import MESSAGE
 from cometric.machine import progress
 
 anndata = pytest.importorskip("anndata")
@@ -507,21 +505,6 @@ def test_warnings_say_what_the_data_are(data):
     data.to_csv("new.csv")
     said = run("transform", "out.npz", "new.csv", "-o", "d.csv", code=2).stderr
     assert "`new.csv` has 1 NaN entry (first: line 4 ('s2'), column 3 ('g1'))" in said
-
-
-def test_compiling_is_announced_once_and_not_with_quiet(data, monkeypatch):
-    learn = cm.learn
-
-    def slowly(*args, **options):
-        kernel = njit(lambda x: x + 1)
-        kernel.py_func.__module__ = "cometric.kernels.new"
-        kernel(1), kernel(1.0)
-        return learn(*args, **options)
-
-    monkeypatch.setattr(cm, "learn", slowly)
-    said = run("learn", "x.csv", "-o", "out.npz", *QUICK).stderr
-    assert said.count(MESSAGE) == 1
-    assert run("learn", "x.csv", "-o", "out.csv", "-q", *QUICK).stderr == ""
 
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e"

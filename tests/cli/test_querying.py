@@ -110,6 +110,14 @@ def test_features_of_groups_are_ranked():
     assert list(facts["features"]) == ["a", "b", "c"]
 
 
+def test_groups_are_in_the_order_of_categories():
+    data = anndata.read_h5ad("out.h5ad")
+    data.obs["kind"] = data.obs["kind"].astype("category").cat.reorder_categories(["c", "a", "b"])
+    data.write_h5ad("ordered.h5ad")
+    words = ["rank", "ordered.h5ad", "--labels", "kind", "-o", "ordered.csv", "--json"]
+    assert list(json.loads(run(*words).stdout)["features"]) == ["c", "a", "b"]
+
+
 def test_labels_are_written_as_a_table_with_confidence_and_novelty():
     said = run("transfer", "out.h5ad", "new.csv", "--labels", "kind", "-o", "y.csv").stdout
     assert "Labels of 9 new items" in said

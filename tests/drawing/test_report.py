@@ -534,6 +534,16 @@ def test_silhouettes_of_many_samples_are_those_of_some(result, write, monkeypatc
     assert "; of 15 samples chosen at random." in write(result, labels=LABELS, modules=False)[0]
 
 
+def test_repeats_are_drawn_too(write):
+    with pytest.warns(UserWarning, match="repeat"):
+        repeats = cm.learn([[1, 2, 0], [2, 4, 0], [3, 1, 1], [0, 1, 3]], eps=0, tau=0.1)
+    _, data = write(repeats)
+    assert data["samples"]["names"] == ["sample 0", "sample 1", "sample 2", "sample 3"]
+    near = data["samples"]["nearest"]
+    assert numbers(near["items"], "<u2")[0] == 1
+    assert numbers(near["away"], "<u2")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("residual", "words"),
     [(5.66e-7, "0.000057\u00a0%"), (0.0123, "1.2\u00a0%"), (0.0, "0\u00a0%")],

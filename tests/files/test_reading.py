@@ -320,6 +320,10 @@ def test_h5ad_cut_short(table, tmp_path):
     with pytest.raises(ValueError, match="x.h5ad` cannot be read: .*truncated") as caught:
         reading.read(h5ad)
     assert "\n" not in str(caught.value)
+    with h5py.File(h5ad, "w") as file:
+        file["x"] = X
+    with pytest.raises(ValueError, match="x.h5ad"):  # no AnnData
+        reading.read(h5ad)
 
 
 @pytest.mark.parametrize(

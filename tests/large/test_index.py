@@ -109,6 +109,14 @@ def test_scores_have_the_exact_reference(name):
     assert_allclose(scored[off], R[off], rtol=3 * samples.SLACK, atol=1e-5 * R.max())
 
 
+@pytest.mark.parametrize("name", ["local", "local-0.2", "lsa", "cosine", "hellinger", "l1"])
+def test_learned_samples_have_the_learned_distances(name):
+    result = cm.learn(X[:70], eps=0.1, restart=0.4, norm=name, tol=1e-7)
+    found = described(result, X[:70])
+    pairs = np.stack(np.triu_indices(70, 1), axis=1)
+    assert_allclose(found.distances(pairs), result.samples[tuple(pairs.T)], atol=1e-5)
+
+
 def test_nearly_all_neighbors_are_found(case, small):
     X, result = case
     found = cm.neighbor_graph(result, X, 5, search="index", check=150)

@@ -310,6 +310,15 @@ def test_plots_group_by_columns(adata, plots):
         plots.distances(adata, groupby="type")
 
 
+def test_plots_skip_what_was_dropped(adata, plots):
+    dense = adata.X.toarray()
+    dense[3] = 0
+    adata.X = sparse.csr_matrix(dense)
+    cms.tl.learn(adata, drop_empty=True, **QUICK)
+    shown = plots.distances(adata, groupby="kind")
+    assert shown.images[0].get_array().shape == (35, 35)
+
+
 def test_a_misspelled_option_or_column_gets_a_suggestion(adata):
     with pytest.raises(TypeError, match="`learn` has no option 'epss'. Did you mean 'eps'\\?"):
         cms.tl.learn(adata, epss=0.1)
