@@ -174,7 +174,7 @@ def threaded(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def launch(*args: Any, portions: int = 1) -> None:
         *inputs, requested = args
-        threads = thread_count(requested)
+        threads = thread_count(None) if requested is None else requested
         tasks = threads * portions if threads > 1 else 1
         try:
             run_tasks(lambda task: kernel(*inputs, task, tasks), tasks, threads)

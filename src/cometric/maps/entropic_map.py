@@ -14,7 +14,7 @@ from cometric.core.arrays import symmetric
 from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, Index, Matrix, Vector
-from cometric.kernels import sinkhorn_log, sinkhorn_numba, sinkhorn_pairs
+from cometric.kernels import sinkhorn_log, sinkhorn_numba, sinkhorn_pairs, thread_count
 from cometric.machine.devices import free_memory
 from cometric.maps.checking import (
     all_pairs,
@@ -122,7 +122,7 @@ class EntropicMap(SinkhornMap):
         self._rank = np.argsort(order)
         self._hist = rows = rows[order]  # the larger histogram is the source of a pair
         self._rows = rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data
-        self.n_threads = n_threads
+        self.n_threads = None if n_threads is None else thread_count(n_threads)
         self._self_scalings = self._first_scalings()
 
         limit = free_memory() / 2 if memory_limit is None else memory_limit

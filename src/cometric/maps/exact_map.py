@@ -11,7 +11,7 @@ from scipy import sparse
 from cometric.core.arrays import symmetric
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.kernels import threads
+from cometric.kernels import thread_count, threads
 from cometric.kernels.nodes import Histograms as Rows
 from cometric.machine.devices import free_memory
 from cometric.maps.checking import all_pairs, check_cost, check_index, fill, sums_of_rows
@@ -105,7 +105,7 @@ class ExactMap(DistanceMap):
         self._hist, self.shape = checked.rows, checked.shape
         self._integer = Rows(*checked.integer_parts)
         self.memory = memory_needs(checked)
-        self.n_threads = n_threads
+        self.n_threads = None if n_threads is None else thread_count(n_threads)
         self._memory_limit = free_memory() / 2 if memory_limit is None else memory_limit
         self.keeps_trees = self.memory.trees <= self._memory_limit
         self.memory_used = self._within_limit(*self.memory)
