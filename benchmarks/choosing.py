@@ -15,13 +15,13 @@ import warnings
 from pathlib import Path
 
 import labeled
+import machine
 import numpy as np
 
 import cometric as cm
-import machine
 from cometric import scores
-from cometric.choosing.choice import RANDOM
-from cometric.choosing.comparison import BASELINES, CANDIDATES, methods_of
+from cometric.selection.choice import RANDOM
+from cometric.selection.comparison import BASELINES, CANDIDATES, methods_of
 
 SETS = {**{name: [read] for name, read in labeled.SETS.items()}, **labeled.THIN}
 HEADS = ("set", "recommended", "behind", "accuracy", "smallest loss", "best", "lost", "seconds")

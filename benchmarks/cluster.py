@@ -22,13 +22,13 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import machine
 import numpy as np
 from dask import config
 from distributed import Client, LocalCluster
 from entropic import load_pbmc3k
 
 import cometric as cm
-import machine
 
 OPTIONS = {"tau": 0.05, "tol": 1e-3}
 

@@ -16,13 +16,13 @@ import time
 import warnings
 from pathlib import Path
 
+import machine
 import numpy as np
 from scipy import sparse
 from sklearn.decomposition import PCA
 from sklearn.metrics import silhouette_score
 
 import cometric as cm
-import machine
 
 SETS = ("torus", "digits", "pbmc68k_reduced", "pbmc3k_cellranger")
 EPS = (1.0, 0.3, 0.1, 0.05, 0.02)

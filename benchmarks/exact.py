@@ -14,6 +14,7 @@ import time
 from functools import partial
 from typing import NamedTuple
 
+import machine
 import numba
 import numpy as np
 import ot
@@ -22,7 +23,6 @@ from tqdm import tqdm
 from wsingular import distance, utils
 
 import cometric as cm
-import machine
 from cometric.maps.norms import norm_matrix
 
 CORES = numba.config.NUMBA_NUM_THREADS

@@ -18,13 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import labeled
+import machine
 import numpy as np
 import ot
 from scipy import sparse
 from scipy.spatial.distance import pdist, squareform
 
 import cometric as cm
-import machine
 
 VECTORS = 50
 

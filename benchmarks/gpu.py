@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from machine import describe
 from scipy import sparse
 
 import cometric as cm
@@ -28,7 +29,6 @@ from cometric.maps.norms import norm_matrices
 from cometric.solvers.loop import Stage, solve
 from cometric.transports.base import Resources
 from cometric.transports.solving import couple
-from machine import describe
 
 EPS, TAU, PAIRS = 0.1, 1e-3, 15
 DEVICE = torch.device("cuda")

@@ -48,7 +48,6 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 from hypothesis import HealthCheck, Phase, settings
-
 from machine import commit, describe
 
 ROOT = Path(__file__).parents[1]
@@ -188,7 +187,7 @@ def load_libraries() -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )
     for name in (
-        "cometric.running.learning",
+        "cometric.learning.learn",
         "cometric.certificates.certificate",
         "naive",
         "strategies",

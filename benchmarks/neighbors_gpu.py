@@ -16,11 +16,11 @@ import warnings
 
 import numpy as np
 import torch
+from machine import describe
 from scipy import sparse
 
 import cometric as cm
-from cometric.large import search_torch
-from machine import describe
+from cometric.landmarks import search_torch
 
 
 def simulate(n, m, types=10, density=0.05, seed=0, step=16_384):
@@ -100,7 +100,7 @@ def main():
 def check(result, X, found, count=20):
     """The recall of some samples, compared with all others, and the seconds it takes."""
     from cometric.files.rows import rows_of
-    from cometric.large.neighbors import read_histograms
+    from cometric.landmarks.neighbors import read_histograms
 
     began = time.perf_counter()
     search = search_torch.TensorSearch(

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import anndata
 import numpy as np
+from machine import describe
 from sklearn.metrics import silhouette_score
 
 import cometric as cm
-from machine import describe
 
 
 def main() -> None:

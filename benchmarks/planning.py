@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
-
 from machine import describe
+from scipy import sparse
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "planning.md"
@@ -244,7 +243,7 @@ def into_page(lines: dict[str, str]) -> None:
     PAGE.write_text(f"{head}{MARK}\n\n{where}\n\n{rows}\n\n{MARK}{tail}", "utf-8")
 
 
-# What ``cometric.running.run`` counts on
+# What ``cometric.learning.run`` counts on
 
 KINDS: dict[str, dict[str, Any]] = {
     "accelerated": {"eps": 0.1},
@@ -281,7 +280,7 @@ def print_matrices() -> int:
 def held(kind: str, n: int, m: int) -> tuple[float, float]:
     """Peak memory beside the scalings, in matrices of the longer side: measured and expected."""
     import cometric
-    from cometric.running.run import dense_memory
+    from cometric.learning.run import dense_memory
 
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(0)

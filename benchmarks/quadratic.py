@@ -14,11 +14,11 @@ import time
 import warnings
 from pathlib import Path
 
+import machine
 from labeled import SETS
 from saturate import prepared
 
 import cometric as cm
-import machine
 from cometric import scores
 
 LIFTS = {

@@ -13,12 +13,12 @@ import time
 import warnings
 from pathlib import Path
 
+import machine
 import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfTransformer
 
 import cometric as cm
-import machine
 from cometric import baselines, scores
 
 SETTINGS = [{"tau": tau} for tau in (1e-3, 1e-2, 1e-1)]

@@ -11,13 +11,13 @@ import statistics
 import time
 from functools import partial
 
+import machine
 import numba
 import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 import cometric as cm
-import machine
 from cometric.kernels.scaling import combine_rows, divide_lanes, project_rows, update
 from cometric.kernels.simd import BYTES, add, load, multiply_add, total, zeros_like
 

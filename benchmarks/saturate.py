@@ -13,11 +13,11 @@ import argparse
 import warnings
 from pathlib import Path
 
+import machine
 import numpy as np
 from labeled import SETS, Labeled
 
 import cometric as cm
-import machine
 from cometric import scores
 from cometric.core.formula import Formula
 

@@ -22,12 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import machine
 import numpy as np
 from scipy import sparse
 from scipy.optimize import nnls
 
 import cometric as cm
-import machine
 from cometric.core.cones import normalize
 from cometric.maps.distributed import ColdMap
 from cometric.maps.entropic_map import EntropicMap

@@ -13,11 +13,11 @@ import time
 import warnings
 from pathlib import Path
 
+import machine
 import numpy as np
 from scipy import sparse
 
 import cometric as cm
-import machine
 from cometric import scores
 from cometric.core.arrays import to_numpy
 

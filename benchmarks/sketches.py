@@ -18,6 +18,7 @@ import time
 import warnings
 from pathlib import Path
 
+import machine
 import numpy as np
 from labeled import SETS, Labeled, pbmc3k_raw
 from scipy import sparse
@@ -26,12 +27,11 @@ from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 import cometric as cm
-import machine
 from cometric import baselines
 from cometric.core.nearest import nearest_stored
 from cometric.files.rows import rows_of
-from cometric.large import landmarks
-from cometric.large.stored import store_rows
+from cometric.landmarks import landmarks
+from cometric.landmarks.stored import store_rows
 
 K = 10
 READERS = {**SETS, "pbmc3k_raw": pbmc3k_raw}

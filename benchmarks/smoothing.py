@@ -15,12 +15,12 @@ import warnings
 from pathlib import Path
 
 import labeled
+import machine
 import numpy as np
 
 import cometric as cm
-import machine
 from cometric import baselines, scores
-from cometric.choosing.comparison import subsample
+from cometric.selection.comparison import subsample
 
 SETS = ["pbmc3k_cellranger", "pbmc68k_reduced", "citeseq_cbmc", "bbc_news", "cstr", "digits"]
 OPTIONS = {"restart": 0.1, "norm": "l1", "tol": 0.05, "dtype": "float32", "drop_empty": True}

@@ -17,9 +17,8 @@ import time
 import warnings
 from pathlib import Path
 
-import matplotlib
-
 import machine
+import matplotlib
 
 matplotlib.use("Agg")
 
@@ -29,8 +28,8 @@ from entropic import load_pbmc3k, score
 
 import cometric as cm
 from cometric.core.formula import Formula
+from cometric.learning.settings import from_eps
 from cometric.maps.norms import norm_matrices
-from cometric.running.settings import from_eps
 from cometric.solvers.loop import Stage, solve
 from cometric.transports.base import Resources
 from cometric.transports.solving import couple

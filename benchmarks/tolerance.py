@@ -11,10 +11,10 @@ import argparse
 import warnings
 from pathlib import Path
 
+import machine
 from restart import NEIGHBORS, SETS
 
 import cometric as cm
-import machine
 from cometric import scores
 
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6)

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trials import ROOT, Outcome, commands, crashes, determinism, numbers, suites
-
 from machine import commit, describe
+from trials import ROOT, Outcome, commands, crashes, determinism, numbers, suites
 
 PAGE = ROOT / "docs" / "reliability.md"
 MARK = "<!-- figures -->"

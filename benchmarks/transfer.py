@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import machine
 import numpy as np
 from labeled import SETS, Labeled, used
 from scipy import sparse
@@ -33,7 +34,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 
 import cometric as cm
-import machine
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "benchmarks" / "out" / "transfer"

@@ -14,11 +14,11 @@ import sys
 import warnings
 from pathlib import Path
 
+import machine
 import numpy as np
 from entropic import load_pbmc3k, score
 
 import cometric as cm
-import machine
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import naive

@@ -28,18 +28,18 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import machine
 import numpy as np
 import usefulness_page
 from labeled import SETS, THIN, Labeled
 from scipy import sparse
 
 import cometric as cm
-import machine
 from cometric import baselines, scores
-from cometric.answers.modules import leiden
-from cometric.answers.smoothing import neighbor_weights
 from cometric.core.nearest import nearest, neighbor_matrix
 from cometric.maps.norms import side_norm
+from cometric.results.modules import leiden
+from cometric.results.smoothing import neighbor_weights
 
 Row = dict[str, Any]
 

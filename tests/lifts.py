@@ -4,7 +4,7 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from cometric.core.formula import Formula
-from cometric.running.settings import from_eps
+from cometric.learning.settings import from_eps
 from cometric.transports.base import Resources
 from cometric.transports.solving import couple
 

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
 import cometric as cm
 from cometric import plot
-from cometric.answers.modules import ModuleTable
+from cometric.results.modules import ModuleTable
 
 FOLDER = Path(__file__).parent / "drawing" / "pictures"
 MAJOR = 3

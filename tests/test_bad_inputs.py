@@ -17,7 +17,7 @@ CASES = list(cases())
     ("name", "arguments", "words"), CASES, ids=[re.sub(" at 0x\\w+", "", case[0]) for case in CASES]
 )
 def test_bad_input_is_refused_by_name(name, arguments, words, monkeypatch):
-    monkeypatch.setattr("cometric.running.run.Run.learn", lambda run: pytest.fail("too late"))
+    monkeypatch.setattr("cometric.learning.run.Run.learn", lambda run: pytest.fail("too late"))
     kind, said = outcome(arguments)
     assert kind == "ValueError"
     assert re.search(words, said)

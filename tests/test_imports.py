@@ -32,27 +32,32 @@ FOLDERS = {
     "core": Folder(""),
     "kernels": Folder("", ARRAYS | {"llvmlite", "numba", "torch", "triton"}),
     "files": Folder("core"),
-    "machine": Folder("core kernels"),
-    "maps": Folder("core kernels machine"),
-    "solvers": Folder("core machine"),
+    "runtime": Folder("core kernels"),
+    "maps": Folder("core kernels runtime"),
+    "solvers": Folder("core runtime"),
     "certificates": Folder("core kernels maps"),
-    "transports": Folder("core kernels machine maps solvers certificates"),
-    "answers": Folder("core files machine maps certificates transports"),
-    "saving": Folder("core files machine"),
-    "running": Folder("core files machine maps solvers transports answers saving"),
-    "large": Folder("core kernels files machine maps transports answers running"),
-    "drawing": Folder("core machine certificates answers", ANYTHING),
+    "transports": Folder("core kernels runtime maps solvers certificates"),
+    "results": Folder("core files runtime maps certificates transports"),
+    "checkpoints": Folder("core files runtime"),
+    "learning": Folder("core files runtime maps solvers transports results checkpoints"),
+    "landmarks": Folder("core kernels files runtime maps transports results learning"),
+    "drawing": Folder("core runtime certificates results", ANYTHING),
     "public": Folder(
-        "core files machine maps certificates transports answers running large drawing", ANYTHING
+        "core files runtime maps certificates transports results learning landmarks drawing",
+        ANYTHING,
     ),
-    "choosing": Folder("core machine running public"),
-    "scverse": Folder("core files certificates answers running large public choosing", ANYTHING),
-    "compat": Folder("core machine maps certificates public", ANYTHING),
+    "selection": Folder("core runtime learning public"),
+    "scverse": Folder(
+        "core files certificates results learning landmarks public selection", ANYTHING
+    ),
+    "compat": Folder("core runtime maps certificates public", ANYTHING),
     "root": Folder(
-        "core files maps solvers transports answers saving running large public choosing scverse"
+        "core files maps solvers transports results checkpoints learning landmarks public "
+        "selection scverse"
     ),
     "cli": Folder(
-        "core kernels files machine transports answers running large public scverse root", ANYTHING
+        "core kernels files runtime transports results learning landmarks public scverse root",
+        ANYTHING,
     ),
 }
 TOP = {"baselines": "public", "datasets": "public", "estimator": "public", "plot": "public",

@@ -26,7 +26,7 @@ import numpy as np
 import cometric as cm
 from cometric.core.digest import digest
 from cometric.files.reading import read
-from cometric.large import pairwise
+from cometric.landmarks import pairwise
 from trials import Outcome
 from trials.crashes import bits, die_in_write
 from trials.processes import begin, end, in_child

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import cores
 
 import cometric as cm
+from cometric.checkpoints.folder import CheckpointError, CheckpointWarning
+from cometric.checkpoints.saved import latest, read_data
 from cometric.core.digest import digest
 from cometric.files import storage as module
 from cometric.kernels.compiling import run_tasks
-from cometric.running.learning import learn, resume
-from cometric.saving.folder import CheckpointError, CheckpointWarning
-from cometric.saving.saved import latest, read_data
-from machine import cores
+from cometric.learning.learn import learn, resume
 from trials import Outcome
 from trials.processes import in_child
 

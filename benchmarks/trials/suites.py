@@ -10,6 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from machine import cores
+
 from trials import ROOT, Outcome
 from trials.processes import warm
 

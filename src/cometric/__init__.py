@@ -14,29 +14,29 @@ __version__ = "0.2.0"
 
 # Public names and their modules, loaded on first use, so that importing us is fast.
 _HOMES = {
-    "learn": "running.learning",
-    "resume": "running.learning",
-    "learn_landmarks": "large.landmarks",
-    "neighbor_graph": "large.neighbors",
-    "distances_to_zarr": "large.pairwise",
-    "smooth": "answers.smoothing",
-    "transfer_labels": "answers.transfer",
-    "Transfer": "answers.transfer",
-    "modules": "answers.modules",
-    "Modules": "answers.modules",
-    "rank_features": "answers.groups",
-    "choose": "choosing.comparison",
-    "Choice": "choosing.choice",
-    "plan": "running.planning",
-    "Plan": "running.planning",
-    "warmup": "running.learning",
+    "learn": "learning.learn",
+    "resume": "learning.learn",
+    "learn_landmarks": "landmarks.landmarks",
+    "neighbor_graph": "landmarks.neighbors",
+    "distances_to_zarr": "landmarks.pairwise",
+    "smooth": "results.smoothing",
+    "transfer_labels": "results.transfer",
+    "Transfer": "results.transfer",
+    "modules": "results.modules",
+    "Modules": "results.modules",
+    "rank_features": "results.groups",
+    "choose": "selection.comparison",
+    "Choice": "selection.choice",
+    "plan": "learning.planning",
+    "Plan": "learning.planning",
+    "warmup": "learning.learn",
     "ConvergenceWarning": "core.errors",
-    "remove_checkpoint": "saving.folder",
-    "CheckpointError": "saving.folder",
-    "CheckpointWarning": "saving.folder",
+    "remove_checkpoint": "checkpoints.folder",
+    "CheckpointError": "checkpoints.folder",
+    "CheckpointWarning": "checkpoints.folder",
     "Interrupted": "core.errors",
-    "load": "answers.restoring",
-    "Result": "answers.result",
+    "load": "results.restoring",
+    "Result": "results.result",
     "Problem": "core.problem",
     "Transport": "transports.base",
     "Exact": "transports.exact",
@@ -72,16 +72,9 @@ if TYPE_CHECKING:
     from cometric import report as report
     from cometric import scores as scores
     from cometric import scverse as scverse
-    from cometric.answers.groups import rank_features as rank_features
-    from cometric.answers.modules import Modules as Modules
-    from cometric.answers.modules import modules as modules
-    from cometric.answers.restoring import load as load
-    from cometric.answers.result import Result as Result
-    from cometric.answers.smoothing import smooth as smooth
-    from cometric.answers.transfer import Transfer as Transfer
-    from cometric.answers.transfer import transfer_labels as transfer_labels
-    from cometric.choosing.choice import Choice as Choice
-    from cometric.choosing.comparison import choose as choose
+    from cometric.checkpoints.folder import CheckpointError as CheckpointError
+    from cometric.checkpoints.folder import CheckpointWarning as CheckpointWarning
+    from cometric.checkpoints.folder import remove_checkpoint as remove_checkpoint
     from cometric.core.cones import hilbert_distance as hilbert_distance
     from cometric.core.errors import ConvergenceWarning as ConvergenceWarning
     from cometric.core.errors import Interrupted as Interrupted
@@ -91,19 +84,26 @@ if TYPE_CHECKING:
     from cometric.core.types import Status as Status
     from cometric.estimator import WassersteinSingularVectors as WassersteinSingularVectors
     from cometric.files.rows import open_store as open_store
-    from cometric.large.landmarks import learn_landmarks as learn_landmarks
-    from cometric.large.neighbors import neighbor_graph as neighbor_graph
-    from cometric.large.pairwise import distances_to_zarr as distances_to_zarr
+    from cometric.landmarks.landmarks import learn_landmarks as learn_landmarks
+    from cometric.landmarks.neighbors import neighbor_graph as neighbor_graph
+    from cometric.landmarks.pairwise import distances_to_zarr as distances_to_zarr
+    from cometric.learning.learn import learn as learn
+    from cometric.learning.learn import resume as resume
+    from cometric.learning.learn import warmup as warmup
+    from cometric.learning.planning import Plan as Plan
+    from cometric.learning.planning import plan as plan
     from cometric.maps.entropic_map import EntropicMap as EntropicMap
     from cometric.maps.exact_map import ExactMap as ExactMap
-    from cometric.running.learning import learn as learn
-    from cometric.running.learning import resume as resume
-    from cometric.running.learning import warmup as warmup
-    from cometric.running.planning import Plan as Plan
-    from cometric.running.planning import plan as plan
-    from cometric.saving.folder import CheckpointError as CheckpointError
-    from cometric.saving.folder import CheckpointWarning as CheckpointWarning
-    from cometric.saving.folder import remove_checkpoint as remove_checkpoint
+    from cometric.results.groups import rank_features as rank_features
+    from cometric.results.modules import Modules as Modules
+    from cometric.results.modules import modules as modules
+    from cometric.results.restoring import load as load
+    from cometric.results.result import Result as Result
+    from cometric.results.smoothing import smooth as smooth
+    from cometric.results.transfer import Transfer as Transfer
+    from cometric.results.transfer import transfer_labels as transfer_labels
+    from cometric.selection.choice import Choice as Choice
+    from cometric.selection.comparison import choose as choose
     from cometric.solvers.anderson import AndersonIteration as AndersonIteration
     from cometric.solvers.policy import PolicyIteration as PolicyIteration
     from cometric.solvers.power import PowerIteration as PowerIteration

@@ -18,12 +18,12 @@ import numpy as np
 from scipy import sparse
 from scipy.spatial.distance import cdist
 
-from cometric.answers.smoothing import named_as
 from cometric.core.inputs import check_not_empty, read_matrix, unwrap
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix
 from cometric.maps.norms import norm_matrix
 from cometric.maps.views import Shifted
+from cometric.results.smoothing import named_as
 
 __all__ = [
     "correlation", "correspondence", "cosine", "hellinger", "l1", "l2", "loadings",

@@ -11,16 +11,16 @@ from sklearn import exceptions
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
-from cometric.answers.result import Result
 from cometric.core.arguments import check_count, with_options
 from cometric.core.cached import cached_property
 from cometric.core.errors import ConvergenceWarning, shortfall
 from cometric.core.nearest import check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix, Record, Vector
 from cometric.core.warn import warn
+from cometric.learning.learn import learn
+from cometric.learning.settings import AUTO, options
 from cometric.maps.cluster import active_client
-from cometric.running.learning import learn
-from cometric.running.settings import AUTO, options
+from cometric.results.result import Result
 
 if TYPE_CHECKING:
     from cometric.certificates.certificate import Certificate

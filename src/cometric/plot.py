@@ -20,9 +20,6 @@ try:
 except ImportError:
     raise ImportError("plots need matplotlib: pip install 'cometric[plot]'.") from None
 
-from cometric.answers.explanation import Explanation
-from cometric.answers.modules import Modules, ModuleTable
-from cometric.answers.result import Result, check_is_result
 from cometric.core.arguments import check_count, check_side, find, other_side
 from cometric.core.labels import check_order
 from cometric.core.nearest import nearest_to
@@ -40,6 +37,9 @@ from cometric.drawing.layout import (
     metric_of,
     names_of,
 )
+from cometric.results.explanation import Explanation
+from cometric.results.modules import Modules, ModuleTable
+from cometric.results.result import Result, check_is_result
 
 __all__ = [
     "changes", "choice", "convergence", "distances", "embedding", "flows", "modules", "nearest",

@@ -14,9 +14,6 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from cometric import baselines, scores
-from cometric.answers.groups import SHRINK, group_distances, group_shares
-from cometric.answers.modules import BACKGROUND, Modules, by_size
-from cometric.answers.result import Result, check_is_result
 from cometric.certificates.certificate import Certificate
 from cometric.certificates.diagnosis import Diagnosis
 from cometric.certificates.lifting import LiftCheck
@@ -45,7 +42,10 @@ from cometric.drawing.packing import pack, pack_masses, pack_tree, pack_values, 
 from cometric.drawing.rendering import convergence, render
 from cometric.drawing.sentences import Words, read_words
 from cometric.files.storage import check_target, replacing
-from cometric.machine.progress import bar_of_pairs
+from cometric.results.groups import SHRINK, group_distances, group_shares
+from cometric.results.modules import BACKGROUND, Modules, by_size
+from cometric.results.result import Result, check_is_result
+from cometric.runtime.progress import bar_of_pairs
 from cometric.transports.tree import Tree
 
 try:

@@ -8,15 +8,15 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from cometric.answers.extension import HeldDistances
 from cometric.core.arguments import check_count, with_options
 from cometric.core.inputs import read_matrix
 from cometric.core.nearest import check_neighborhood, check_neighbors, nearest, neighbor_matrix
 from cometric.core.types import Index, Matrix
 from cometric.estimator import Learner
 from cometric.files.rows import as_rows
-from cometric.large.landmarks import Sketch, learn_landmarks
-from cometric.running.settings import AUTO, options
+from cometric.landmarks.landmarks import Sketch, learn_landmarks
+from cometric.learning.settings import AUTO, options
+from cometric.results.extension import HeldDistances
 
 ROWS = 200
 """New samples compared with all training samples at a time."""

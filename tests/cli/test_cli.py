@@ -21,7 +21,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import cometric as cm
 from cometric.files import writing
 from cometric.files.tables import precision
-from cometric.machine import progress
+from cometric.runtime import progress
 
 anndata = pytest.importorskip("anndata")
 from cometric.cli import console, program, system  # noqa: E402
@@ -228,15 +228,15 @@ def test_a_full_disk_is_4_and_leaves_the_old_file(data, tmp_path, ending):
 
 
 CHATTY = (
-    "from cometric import cli; from cometric.machine import progress; "
+    "from cometric import cli; from cometric.runtime import progress; "
     "progress.EVERY = progress.SHARE = 0.0; cli.main()"
 )
 
 
 def test_ctrl_c_is_130_and_saves_the_partial_result(data):
     """The signal arrives within compiled code, most of the time."""
-    np.save("large.npy", np.random.default_rng(0).poisson(2.0, (300, 200)) + 1.0)
-    child = spawn("learn", "large.npy", "-o", "out.npz", "--tol", "0", program=["-c", CHATTY])
+    np.save("landmarks.npy", np.random.default_rng(0).poisson(2.0, (300, 200)) + 1.0)
+    child = spawn("learn", "landmarks.npy", "-o", "out.npz", "--tol", "0", program=["-c", CHATTY])
     while not child.stderr.readline().startswith("learning: 2 iterations"):
         assert child.poll() is None
     time.sleep(0.2)

@@ -222,7 +222,7 @@ def landmarks(path):
 
 landmarks("x.h5ad")
 before = peak()
-landmarks("large.h5ad")
+landmarks("landmarks.h5ad")
 print("rise", peak() - before)
 """
 
@@ -232,10 +232,10 @@ def test_the_memory_is_that_of_a_part_of_the_file(data):
     rng = np.random.default_rng(0)
     width = 25_000
     data.obsm["wide"] = np.zeros((80, 2), np.float32)
-    data.write_h5ad("large.h5ad")
+    data.write_h5ad("landmarks.h5ad")
     import h5py
 
-    with h5py.File("large.h5ad", "a") as file:  # 80 x 25,000 x 40 numbers, 640 MB in memory
+    with h5py.File("landmarks.h5ad", "a") as file:  # 80 x 25,000 x 40 numbers, 640 MB in memory
         del file["obsm/wide"]
         wide = file["obsm"].create_dataset(
             "wide", (80, width * 40), np.float64, chunks=(80, width), compression="gzip"
@@ -252,14 +252,14 @@ def test_the_memory_is_that_of_a_part_of_the_file(data):
     assert found.returncode == 0, found.stderr
     rise = float(found.stdout.split("rise")[1])
     assert rise < 100.0, f"{rise} MB"
-    with h5py.File("large.h5ad.out.h5ad") as file:
+    with h5py.File("landmarks.h5ad.out.h5ad") as file:
         assert file["obsm/wide"].shape == (80, width * 40)
         assert "distances" in file["obsp"]
 
 
 def test_a_large_file_is_planned_without_reading_it(data, monkeypatch):
     from cometric.cli import fitting, loading
-    from cometric.running import planning
+    from cometric.learning import planning
 
     monkeypatch.setattr(fitting, "WHOLE", 0.0)
     monkeypatch.setattr(planning, "free_memory", lambda: 1e4)

@@ -153,9 +153,9 @@ def test_a_line_says_how_options_are_written_once():
 
 
 def test_too_little_memory_names_the_option_and_its_unit(monkeypatch):
-    monkeypatch.setattr("cometric.running.run.free_memory", lambda: 60_000.0)
+    monkeypatch.setattr("cometric.learning.run.free_memory", lambda: 60_000.0)
     line = said(*LEARN, "--memory-limit", "0.001", "--eps", "0", code=5)
     assert "a `memory_limit` of at most" in line
     assert " GB" in line
-    monkeypatch.setattr("cometric.running.run.free_memory", lambda: 30_000.0)
+    monkeypatch.setattr("cometric.learning.run.free_memory", lambda: 30_000.0)
     assert "Pass `solver='power'`, which needs about" in said(*LEARN, code=5)

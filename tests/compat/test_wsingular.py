@@ -270,7 +270,7 @@ def test_an_interruption_returns_what_was_reached_and_says_so(data):
 
 
 def test_bars_are_drawn_when_asked_for(data, capfd, monkeypatch):
-    monkeypatch.setattr("cometric.machine.progress.EVERY", 0.0)
+    monkeypatch.setattr("cometric.runtime.progress.EVERY", 0.0)
     wsingular.wasserstein_singular_vectors(data, n_iter=3, tau=0.1, progress_bar=True, **FORM)
     assert "of 3 iterations" in capfd.readouterr().err
 

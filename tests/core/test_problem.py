@@ -15,12 +15,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.spatial.distance import pdist, squareform
 
-from cometric.answers.restoring import load
 from cometric.core import inputs
 from cometric.core.histograms import MERGE_TOLERANCE, NORMALIZED, SMOOTHED
 from cometric.core.inputs import BadData, Fault
 from cometric.core.problem import Problem
-from cometric.running.learning import learn
+from cometric.learning.learn import learn
+from cometric.results.restoring import load
 from strategies import fewer
 
 X = np.array([[1, 3, 0], [2, 0, 2], [0, 1, 1], [5, 1, 4]])

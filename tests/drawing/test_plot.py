@@ -18,8 +18,8 @@ from matplotlib.patches import PathPatch  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 
 from cometric import plot  # noqa: E402
-from cometric.answers.modules import ModuleTable  # noqa: E402
 from cometric.drawing import canvas, coloring, layout  # noqa: E402
+from cometric.results.modules import ModuleTable  # noqa: E402
 
 GENES = [f"g{k}" for k in range(12)]
 LABELS = np.repeat(["early", "late"], [12, 8])

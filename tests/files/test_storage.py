@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cometric import load
-from cometric.answers import restoring
 from cometric.files import storage
+from cometric.results import restoring
 
 
 def npy(shape, descr="<f8", data=b""):

@@ -8,9 +8,9 @@ from scipy import sparse
 import cometric as cm
 from cometric.files.rows import rows_of
 from cometric.kernels.candidates import SCALE, lowest, pack, pair_sums, shortlist, view_squares
-from cometric.large.index import Shortlist
-from cometric.large.neighbors import learned_rows
-from cometric.large.samples import Samples
+from cometric.landmarks.index import Shortlist
+from cometric.landmarks.neighbors import learned_rows
+from cometric.landmarks.samples import Samples
 
 X = cm.datasets.simulate_counts(90, 30, density=0.3, random_state=3).X
 FIRST, ROWS = 3, 19  # more rows than lanes, and a part of the last lanes

@@ -13,7 +13,7 @@ import cometric as cm
 from cometric.core.types import Coupled
 from cometric.kernels import compiling
 from cometric.kernels.compiling import MESSAGE, announce_compilation
-from cometric.machine.progress import Ahead, Bar
+from cometric.runtime.progress import Ahead, Bar
 
 
 def compile_a_kernel(module="cometric.kernels.new"):

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import cometric as cm  # noqa: E402
 from cometric.core.arrays import to_numpy  # noqa: E402
 from cometric.core.types import Accuracy  # noqa: E402
-from cometric.machine.devices import free_on_all, torch_device, usable_memory  # noqa: E402
+from cometric.learning.settings import Settings  # noqa: E402
 from cometric.maps.blocks import Layout  # noqa: E402
 from cometric.maps.entropic_devices import DevicesMap  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
-from cometric.running.settings import Settings  # noqa: E402
+from cometric.runtime.devices import free_on_all, torch_device, usable_memory  # noqa: E402
 
 PLACES = ["torch:cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)]
 everywhere = pytest.mark.parametrize("device", PLACES)
@@ -159,7 +159,7 @@ def test_an_error_on_one_device_is_raised(monkeypatch):
 
 def test_memory_of_one_device_is_counted_once(monkeypatch):
     cpu = torch_device("torch:cpu")
-    monkeypatch.setattr("cometric.machine.devices.free_on", lambda device: 10.0)
+    monkeypatch.setattr("cometric.runtime.devices.free_on", lambda device: 10.0)
     assert free_on_all([cpu]) == free_on_all([cpu, cpu]) == 10.0
     assert usable_memory(TWICE) == usable_memory("torch:cpu") == 7.0
 

@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import cometric as cm  # noqa: E402
 from cometric.core.types import Accuracy  # noqa: E402
 from cometric.kernels import sinkhorn_cuda, sinkhorn_torch  # noqa: E402
-from cometric.machine.devices import torch_device  # noqa: E402
 from cometric.maps import entropic_torch, sweeps_torch  # noqa: E402
 from cometric.maps.blocks import choose_engine  # noqa: E402
 from cometric.maps.entropic_torch import TensorEntropicMap  # noqa: E402
+from cometric.runtime.devices import torch_device  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

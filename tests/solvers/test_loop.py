@@ -171,7 +171,7 @@ def test_at_tau_zero_data_without_a_unique_solution_are_not_success(solver, data
 
 
 def test_a_tolerance_of_zero_has_a_bar_too(capsys, monkeypatch):
-    monkeypatch.setattr("cometric.machine.progress.EVERY", 0.0)
+    monkeypatch.setattr("cometric.runtime.progress.EVERY", 0.0)
     with pytest.warns(ConvergenceWarning):
         quick(tol=0, max_iter=5, progress=True, callback=lambda now, record: time.sleep(0.15))
     assert "residual" in capsys.readouterr().err

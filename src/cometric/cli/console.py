@@ -26,7 +26,7 @@ from cometric.core.inputs import BadData, Fault
 from cometric.core.text import printable
 from cometric.files.reading import place
 from cometric.files.writing import WriteError
-from cometric.machine.interruption import is_interruption
+from cometric.runtime.interruption import is_interruption
 
 
 class Exit(IntEnum):

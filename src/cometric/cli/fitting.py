@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import cometric
-from cometric.answers.result import Result
 from cometric.cli.console import Console, Exit
 from cometric.cli.loading import TABLES, Data, Output
 from cometric.cli.options import borrowed, command, learning
 from cometric.core.nearest import check_neighborhood
 from cometric.files import reading, writing
 from cometric.files.tables import kind_of
-from cometric.large.landmarks import learn_landmarks
-from cometric.running.settings import Settings
+from cometric.landmarks.landmarks import learn_landmarks
+from cometric.learning.settings import Settings
+from cometric.results.result import Result
 
 WHOLE = 5e8
 """Size in bytes up to which `plan` reads an .h5ad file whole."""

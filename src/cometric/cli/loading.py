@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cometric
-from cometric.answers.result import Result
 from cometric.cli.console import Console
 from cometric.core.arguments import suggestion
 from cometric.core.warn import warn
 from cometric.files import reading, rows, writing
 from cometric.files.tables import kind_of
+from cometric.results.result import Result
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cometric import transports
 from cometric.cli.loading import GROUPS
-from cometric.running import settings
+from cometric.learning import settings
 
 SHORT = {
     "output": "-o",

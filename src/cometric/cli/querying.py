@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import cometric
-from cometric.answers.groups import Ranked
 from cometric.cli.console import Console, Exit
 from cometric.cli.loading import TABLES, Data, Learned, MaybeOutput, Output
 from cometric.cli.options import borrowed, command
@@ -23,6 +22,7 @@ from cometric.core.nearest import (
 from cometric.files import reading, writing
 from cometric.files.sets import read_sets
 from cometric.files.tables import kind_of
+from cometric.results.groups import Ranked
 
 SIGNIFICANT = 0.05
 """Largest q-value of a set that is written for a module."""

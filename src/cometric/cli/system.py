@@ -16,8 +16,8 @@ import cometric
 from cometric.cli.console import Console, Exit
 from cometric.cli.options import command
 from cometric.core.inputs import counted
-from cometric.machine.devices import free_memory
-from cometric.machine.progress import duration
+from cometric.runtime.devices import free_memory
+from cometric.runtime.progress import duration
 
 LIBRARIES = (
     "numpy scipy numba scikit-learn psutil threadpoolctl tqdm torch anndata igraph scanpy "

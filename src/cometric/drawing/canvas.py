@@ -13,10 +13,10 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from cometric.answers.explanation import Flow
-from cometric.answers.modules import Modules
 from cometric.core.types import Matrix
 from cometric.drawing.layout import COLORS, MISSING, MODULE_COLORS, by_size
+from cometric.results.explanation import Flow
+from cometric.results.modules import Modules
 
 MARKERS = "o^Dsv"
 """When colors repeat, the marker changes."""

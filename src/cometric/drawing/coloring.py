@@ -11,14 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
-from cometric.answers.modules import Modules
-from cometric.answers.result import Result
 from cometric.core.arguments import find, other_side
 from cometric.core.histograms import Side
 from cometric.core.labels import as_array, categories_of, check_order
 from cometric.core.types import Index, Matrix, Vector
 from cometric.drawing.canvas import BACKGROUND, IN_NO_GROUP, Colors
 from cometric.drawing.layout import MANY_NUMBERS, by_size, checked, names_of
+from cometric.results.modules import Modules
+from cometric.results.result import Result
 
 HIGH = 0.1
 """A sample is colored by a module if its score is this share of the module's highest or more."""

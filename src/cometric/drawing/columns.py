@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from cometric.answers.modules import BACKGROUND, Modules, modules
-from cometric.answers.result import Result
 from cometric.core.histograms import Side
 from cometric.core.inputs import read_matrix, read_names
 from cometric.core.labels import as_array, categories_of, check_order, is_missing
@@ -19,6 +17,8 @@ from cometric.core.text import storable
 from cometric.core.types import Index, Vector
 from cometric.drawing.layout import MANY_NUMBERS, MISSING, checked
 from cometric.drawing.packing import pack, pack_numbers
+from cometric.results.modules import BACKGROUND, Modules, modules
+from cometric.results.result import Result
 
 MAX_SCORES = 24
 """Most modules whose scores can color samples."""

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from cometric.answers.groups import without_dropped
-from cometric.answers.result import Result
 from cometric.core.arguments import check_number, check_side
 from cometric.core.arrays import to_numpy, upper
 from cometric.core.histograms import Side
 from cometric.core.labels import is_missing
 from cometric.core.types import Index, Matrix, Vector
+from cometric.results.groups import without_dropped
+from cometric.results.result import Result
 
 OPTIMAL_ORDER = 1_000
 """Up to this many items the order of leaves is optimized, which takes cubic time."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cometric.answers.result import Result
 from cometric.drawing.packing import significant
+from cometric.results.result import Result
 
 SCRIPTS = ("data.js", "map.js", "report.js")
 """The scripts of the page, in this order; each sees the names of those before it."""

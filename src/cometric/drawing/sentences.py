@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cometric.answers.result import Result
 from cometric.certificates.certificate import Certificate
 from cometric.certificates.diagnosis import Diagnosis, describe_triangle
 from cometric.certificates.lifting import LiftCheck
@@ -15,7 +14,8 @@ from cometric.core.arguments import other_side
 from cometric.core.inputs import counted
 from cometric.core.text import storable
 from cometric.core.types import Status
-from cometric.machine.progress import duration
+from cometric.results.result import Result
+from cometric.runtime.progress import duration
 
 Check = Certificate | Diagnosis | LiftCheck
 """What ``result.certify()`` returns."""

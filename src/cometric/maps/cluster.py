@@ -18,7 +18,7 @@ from importlib.metadata import version
 from typing import Any
 
 from cometric.core.warn import warn
-from cometric.machine.threads import free_in_children
+from cometric.runtime.threads import free_in_children
 
 PATIENCE = 120.0
 """Seconds without a scheduler, or without workers, after which a call fails."""

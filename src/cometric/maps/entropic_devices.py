@@ -12,10 +12,10 @@ import numpy as np
 from cometric.core.arrays import is_tensor
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
-from cometric.machine.devices import torch_device, usable_memory
 from cometric.maps.blocks import choose_engine
 from cometric.maps.checking import check_histograms
 from cometric.maps.entropic_torch import TensorEntropicMap, can_crop, lay_out, scratch_on
+from cometric.runtime.devices import torch_device, usable_memory
 
 
 class DevicesMap(DistanceMap):

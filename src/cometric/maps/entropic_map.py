@@ -15,7 +15,6 @@ from cometric.core.cached import cached_property
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, Index, Matrix, Vector
 from cometric.kernels import sinkhorn_log, sinkhorn_numba, sinkhorn_pairs, thread_count
-from cometric.machine.devices import free_memory
 from cometric.maps.checking import (
     all_pairs,
     check_cost,
@@ -27,6 +26,7 @@ from cometric.maps.entropic_pairs import PairGroup, PairTask
 from cometric.maps.near import NearPairs
 from cometric.maps.packed_cost import PackedCost
 from cometric.maps.sinkhorn_map import SAFE, SELF_TOL, SelfTerms, SinkhornMap
+from cometric.runtime.devices import free_memory
 
 NEGATIVE_TOL = 1e-10
 """Marginal error to which a divergence is solved before it is reported as negative."""

@@ -12,11 +12,11 @@ import numpy as np
 from cometric.core.arrays import is_tensor, to_numpy
 from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, Index, Matrix, Vector
-from cometric.machine.devices import free_on, torch_device, usable_memory
 from cometric.maps.blocks import LANES, Block, Layout, Part, Share, Task, choose_engine
 from cometric.maps.checking import check_cost, check_histograms, check_index, raise_if_bad_cost
 from cometric.maps.sinkhorn_map import SAFE, SELF_TOL, SelfTerms
 from cometric.maps.sweeps_torch import TensorSweeps
+from cometric.runtime.devices import free_on, torch_device, usable_memory
 
 SCRATCH = 2 << 30
 """Bytes for the intermediate tensors of a block, if there is more memory than that."""

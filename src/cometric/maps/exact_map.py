@@ -13,7 +13,6 @@ from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.kernels import thread_count, threads
 from cometric.kernels.nodes import Histograms as Rows
-from cometric.machine.devices import free_memory
 from cometric.maps.checking import all_pairs, check_cost, check_index, fill, sums_of_rows
 from cometric.maps.exact_pairs import (
     FrozenMap,
@@ -26,6 +25,7 @@ from cometric.maps.exact_pairs import (
     rescale_pow2,
 )
 from cometric.maps.packed_cost import PackedCost
+from cometric.runtime.devices import free_memory
 
 REPLAYED = 3
 """Copies of the trees if couplings are read from them: the current one, and the last two."""

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from cometric.answers.modules import BACKGROUND, Modules, assemble
-from cometric.answers.parameters import Parameters
-from cometric.answers.restoring import check_result
-from cometric.answers.result import Result
 from cometric.core.arguments import check_side
 from cometric.core.digest import fingerprint
 from cometric.core.histograms import Side
 from cometric.core.inputs import BadData
 from cometric.core.problem import Problem
 from cometric.core.types import Matrix, Record, Status
+from cometric.results.modules import BACKGROUND, Modules, assemble
+from cometric.results.parameters import Parameters
+from cometric.results.restoring import check_result
+from cometric.results.result import Result
 from cometric.scverse import sketches, slots
 
 if TYPE_CHECKING:

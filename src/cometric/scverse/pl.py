@@ -12,8 +12,8 @@ import numpy as np
 from scipy import sparse
 
 from cometric import plot
-from cometric.answers.modules import tabulate
 from cometric.core.arguments import suggestion
+from cometric.results.modules import tabulate
 from cometric.scverse import get, sketches, slots
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import Series
 
-    from cometric.answers.result import Result
     from cometric.core.types import Index
+    from cometric.results.result import Result
 
 __all__ = ["changes", "convergence", "distances", "embedding", "flows", "modules", "nearest"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from pandas.api.extensions import ExtensionArray
 
-    from cometric.large.landmarks import Sketch
+    from cometric.landmarks.landmarks import Sketch
 
 BLOCK = 50_000
 """Samples per block."""

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from cometric.answers.result import Result
 from cometric.certificates.certificate import Certificate
 from cometric.certificates.diagnosis import Diagnosis
 from cometric.certificates.lifting import LiftCheck
-from cometric.choosing.choice import Choice
 from cometric.core.arguments import suggestion
 from cometric.core.counts import are_logarithms, is_whole
 from cometric.core.digest import digest, fingerprint
@@ -26,7 +24,9 @@ from cometric.core.text import storable
 from cometric.core.types import Matrix, Record
 from cometric.core.warn import warn
 from cometric.files.rows import Named, check_choice
-from cometric.running.run import MANY
+from cometric.learning.run import MANY
+from cometric.results.result import Result
+from cometric.selection.choice import Choice
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import cometric.choosing.comparison
-import cometric.running.learning
-from cometric.answers.groups import Ranked
-from cometric.answers.groups import rank_features as ranked_features
-from cometric.answers.modules import BACKGROUND, Modules
-from cometric.answers.modules import modules as find_modules
+import cometric.learning.learn
+import cometric.selection.comparison
 from cometric.core.arguments import check_number
 from cometric.core.nearest import check_neighborhood
 from cometric.files.rows import rows_of
-from cometric.large.landmarks import learn_landmarks
-from cometric.running.settings import AUTO
+from cometric.landmarks.landmarks import learn_landmarks
+from cometric.learning.settings import AUTO
+from cometric.results.groups import Ranked
+from cometric.results.groups import rank_features as ranked_features
+from cometric.results.modules import BACKGROUND, Modules
+from cometric.results.modules import modules as find_modules
 from cometric.scverse import get, sketches, slots
 from cometric.scverse.tl_mapping import transfer_labels, transform
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from pandas import DataFrame
 
-    from cometric.choosing.choice import Choice
+    from cometric.selection.choice import Choice
 
 __all__ = [
     "choose",
@@ -105,7 +105,7 @@ def learn(
         if isinstance(options.get(side), str)
     }
     with slots.advising(adata, data):
-        result = cometric.running.learning.learn(data, eps, tau, **options | given)
+        result = cometric.learning.learn.learn(data, eps, tau, **options | given)
     adata = adata.copy() if copy else adata
     slots.store(
         adata,
@@ -151,7 +151,7 @@ def choose(
     slots.check_key(key_added)
     data, source = slots.unwrap(adata, layer, use_raw)
     with slots.advising(adata, data):
-        choice = cometric.choosing.comparison.choose(data, candidates, **options)
+        choice = cometric.selection.comparison.choose(data, candidates, **options)
     words = "".join(f", {name}={value!r}" for name, value in source.items() if value)
     choice = replace(choice, call=f"cms.tl.learn(adata{words})")
     slots.store_choice(adata, choice, key_added, source)

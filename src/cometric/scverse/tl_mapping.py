@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from cometric.answers.result import Result
-from cometric.answers.transfer import Transfer
-from cometric.answers.transfer import transfer_labels as vote
 from cometric.core.arguments import check_options, check_side
 from cometric.core.inputs import BadData, Fault, Mask
 from cometric.core.matching import NothingInCommon
 from cometric.core.nearest import check_neighbors, default_neighbors
 from cometric.core.types import Matrix
-from cometric.large.neighbors import has_bounds, nearest_known
+from cometric.landmarks.neighbors import has_bounds, nearest_known
+from cometric.results.result import Result
+from cometric.results.transfer import Transfer
+from cometric.results.transfer import transfer_labels as vote
 from cometric.scverse import get, sketches, slots
 
 if TYPE_CHECKING:

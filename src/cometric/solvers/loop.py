@@ -20,8 +20,8 @@ from cometric.core.types import (
     State,
     Status,
 )
-from cometric.machine.interruption import is_interruption
-from cometric.machine.progress import Ahead, Bar
+from cometric.runtime.interruption import is_interruption
+from cometric.runtime.progress import Ahead, Bar
 
 Callback = Callable[[Iterate, Record], None]
 

@@ -19,8 +19,8 @@ from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
 from cometric.core.trees import MetricTree
 from cometric.core.types import DistanceMap, Index, Iterate, Matrix, Metrics, PlainMap, Vector
-from cometric.machine.devices import free_memory, usable_memory
 from cometric.maps.distributed import ColdMap
+from cometric.runtime.devices import free_memory, usable_memory
 from cometric.solvers.loop import Solution, Stage
 from cometric.transports.solving import Solving, Stages
 
@@ -112,7 +112,7 @@ class Transport:
     on_clusters: ClassVar[bool] = True  # maps can run on a cluster
     per_bin: ClassVar[float] = 1.0  # what maps store per bin of a pair, in any unit
     per_pair: ClassVar[float] = 0.0  # what they store per pair besides
-    # The matrices that a solve stores, see ``running.run.NEEDS``:
+    # The matrices that a solve stores, see ``learning.run.NEEDS``:
     history: ClassVar[str] = "accelerated"  # with a solver that stores metrics of earlier steps
     stores_history: ClassVar[bool] = True  # the default solver does
     closed_form: ClassVar[bool] = False  # without R, no solver is needed

@@ -24,13 +24,13 @@ from cometric.core.types import (
     Vector,
     traits_of,
 )
-from cometric.machine.progress import Ahead
 from cometric.maps.distributed import DistributedEntropicMap
 from cometric.maps.entropic_devices import DevicesMap
 from cometric.maps.entropic_map import EntropicMap
 from cometric.maps.entropic_pairs import CELLS_PER_BLOCK
 from cometric.maps.entropic_torch import TensorEntropicMap
 from cometric.maps.sinkhorn_map import check_eps, inner_tolerance
+from cometric.runtime.progress import Ahead
 from cometric.solvers.loop import Solution, Stage
 from cometric.solvers.power import PowerIteration
 from cometric.solvers.trials import TrialIterate

@@ -14,10 +14,10 @@ from cometric.core.histograms import Histograms
 from cometric.core.problem import Problem
 from cometric.core.types import Index, Matrix, Metrics, Status, Vector
 from cometric.kernels import geometry
-from cometric.machine.devices import free_memory
-from cometric.machine.progress import Ahead
 from cometric.maps.distributed import DistributedExactMap
 from cometric.maps.exact_map import REPLAYED, Bases, ExactMap
+from cometric.runtime.devices import free_memory
+from cometric.runtime.progress import Ahead
 from cometric.solvers.loop import Solution, Stage
 from cometric.transports.base import (
     PAIR,

@@ -23,10 +23,10 @@ from cometric.core.types import (
     Traits,
     traits_of,
 )
-from cometric.machine.interruption import is_interruption
-from cometric.machine.progress import Ahead, Bar
 from cometric.maps.regularized import Regularized
 from cometric.maps.sinkhorn_map import inner_tolerance
+from cometric.runtime.interruption import is_interruption
+from cometric.runtime.progress import Ahead, Bar
 from cometric.solvers import SOLVERS
 from cometric.solvers.loop import SILENT, Callback, Saver, Solution, Stage, solve
 from cometric.solvers.power import PowerIteration

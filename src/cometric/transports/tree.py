@@ -15,8 +15,8 @@ from cometric.core.histograms import QUANTUM, Histograms
 from cometric.core.trees import LINKAGES, MetricTree
 from cometric.core.types import Accuracy, Coupled, DistanceMap, Index, Matrix, Status, Vector
 from cometric.kernels import geometry
-from cometric.machine.interruption import is_interruption
 from cometric.maps.checking import check_cost, check_index
+from cometric.runtime.interruption import is_interruption
 from cometric.solvers.loop import Solution, Stage
 from cometric.solvers.power import power_step
 from cometric.transports.base import Lifts, Resources, Transport

@@ -34,7 +34,7 @@ from cometric.core.arguments import check_count, check_number
 from cometric.core.cones import hilbert_distance, normalize
 from cometric.core.types import Matrix
 from cometric.core.warn import warn
-from cometric.machine.progress import bar_of_pairs
+from cometric.runtime.progress import bar_of_pairs
 
 __version__ = "0.1.7"  # of the original; scripts check it
 
