@@ -230,7 +230,7 @@ assert found == 2 * [bits(cm.learn(X, **run)) for run in RUNS.values()]
 
 
 def test_several_threads_may_learn_at_once_in_a_new_process():
-    said = run(AT_ONCE, str(ROOT / "tests" / "machine"), NUMBA_NUM_THREADS="2")
+    said = run(AT_ONCE, str(ROOT / "tests" / "runtime"), NUMBA_NUM_THREADS="2")
     assert said.returncode == 0, said.stderr
 
 

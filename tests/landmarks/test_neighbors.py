@@ -148,7 +148,7 @@ def test_learned_samples_have_the_learned_distances(search, form, steps):
         ({"max_candidates": 2.5}, "`max_candidates` is 2.5; pass a whole number, at least 1"),
         ({"check": -1}, "`check` is -1; pass a whole number, at least 1"),
         ({"search": "fast"}, "`search` is 'fast'; choose 'auto', 'exhaustive', 'index'"),
-        ({"device": "tpu"}, "`device` is 'tpu'"),
+        ({"device": ["cpu", "cpu"]}, "`device` is "),
     ],
 )
 def test_what_does_not_fit_is_refused(given, words):

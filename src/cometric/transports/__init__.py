@@ -85,7 +85,7 @@ def from_json(stored: Mapping[str, Any]) -> Transport:
     kind = TRANSPORTS.get(stored["kind"])
     if kind is None:
         raise UnknownKind(
-            f"the transport {stored['kind']} is not one of {', '.join(TRANSPORTS)}. Register it in "
-            "cometric.transports.TRANSPORTS before reading the file"
+            f"the transport {stored['kind']} is not one of {', '.join(TRANSPORTS)}. First pass its "
+            f"class: cometric.transports.TRANSPORTS[{stored['kind']!r}] = ..."
         )
     return kind(**parameters)
