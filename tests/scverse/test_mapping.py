@@ -244,7 +244,7 @@ def test_bad_input_is_refused(new, reference):
         cms.tl.transfer_labels(new, reference, "kinds")
     empty = new.copy()
     empty.X = emptied(empty, 3)
-    told = f"`X` has 1 .*row.* The first is '{new.obs_names[3]}'.* In scanpy.*min_genes=1"
+    told = f"`X` has 1 .*row.*'{new.obs_names[3]}'.* In scanpy.*min_genes=1"
     with pytest.raises(ValueError, match=told):
         cms.tl.transform(empty, reference)
     counts = np.zeros((empty.n_obs, 1))
