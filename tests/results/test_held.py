@@ -1,9 +1,11 @@
 """What is prepared for new items: computed once, by any thread, and no part of the result."""
 
+import os
 import pickle
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier
+from threading import Barrier, Event
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import cometric.maps.norms
 from cometric import Entropic, Exact, Limit, Mahalanobis, Tree, Unbalanced, learn
 from cometric.landmarks.neighbors import nearest_known
 from cometric.results.extension import HeldDistances
+from cometric.results.held import Kept
 from cometric.transports.entropic import Entropic as EntropicTransport
 
 rng = np.random.default_rng(5)
@@ -137,3 +140,23 @@ def _arrays(value, seen):
     else:
         parts = getattr(value, "__dict__", {}).values()
     return [array for part in parts for array in _arrays(part, seen)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent():
+    kept, begun, end = Kept(), Event(), Event()
+
+    def compute():
+        begun.set()
+        return end.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(kept.once, "slow", compute)
+        begun.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            os._exit(kept.once("quick", int))
+        end.set()
+    assert os.waitpid(child, 0)[1] == 0

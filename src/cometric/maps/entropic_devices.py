@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from cometric.core.arrays import is_tensor
-from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, DistanceMap, Index, Matrix, Vector
 from cometric.maps.blocks import choose_engine
 from cometric.maps.checking import check_histograms
@@ -50,9 +49,7 @@ class DevicesMap(DistanceMap):
         memory_limit: float | None = None,
         **options: Any,
     ) -> None:
-        rows = (
-            hist.rows if isinstance(hist, Histograms) else check_histograms(hist, rho is not None)
-        )
+        rows = check_histograms(hist, any_mass=rho is not None)
         places = [torch_device(name) for name in devices]
         limit = usable_memory(devices) if memory_limit is None else memory_limit
         sizes, d = np.diff(rows.indptr), rows.shape[1]

@@ -12,7 +12,6 @@ from scipy.special import logsumexp
 
 from cometric.core.arrays import symmetric
 from cometric.core.cached import cached_property
-from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, Index, Matrix, Vector
 from cometric.kernels import sinkhorn_log, sinkhorn_numba, sinkhorn_pairs, thread_count
 from cometric.maps.checking import (
@@ -110,9 +109,7 @@ class EntropicMap(SinkhornMap):
         memory_limit: float | None = None,
         n_threads: int | None = None,
     ) -> None:
-        rows = (
-            hist.rows if isinstance(hist, Histograms) else check_histograms(hist, rho is not None)
-        )
+        rows = check_histograms(hist, any_mass=rho is not None)
         accuracy = Accuracy(sweeps, tol, margin, np.dtype(dtype).name)
         super().__init__(rows, eps, rho, accuracy, max_sweeps)
         self.precision, self.dtype = self.accuracy.precision, np.dtype(self.accuracy.precision)

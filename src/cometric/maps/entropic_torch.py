@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cometric.core.arrays import is_tensor, to_numpy
-from cometric.core.histograms import Histograms
 from cometric.core.types import Accuracy, Index, Matrix, Vector
 from cometric.maps.blocks import LANES, Block, Layout, Part, Share, Task, choose_engine
 from cometric.maps.checking import check_cost, check_histograms, check_index, raise_if_bad_cost
@@ -81,9 +80,7 @@ class TensorEntropicMap(TensorSweeps):
         memory_limit: float | None = None,
         rows: tuple[int, int] | None = None,
     ) -> None:
-        data = (
-            hist.rows if isinstance(hist, Histograms) else check_histograms(hist, rho is not None)
-        )
+        data = check_histograms(hist, any_mass=rho is not None)
         accuracy = Accuracy(sweeps, tol, margin, dtype)
         super().__init__(data, eps, rho, accuracy, max_sweeps)
         raise_if_small(self.eps)

@@ -101,7 +101,7 @@ class ExactMap(DistanceMap):
     def __init__(
         self, hist: Any, *, memory_limit: float | None = None, n_threads: int | None = None
     ) -> None:
-        checked = hist if isinstance(hist, Histograms) else Histograms.of(hist)
+        checked = Histograms.of(hist)
         self._hist, self.shape = checked.rows, checked.shape
         self._integer = Rows(*checked.integer_parts)
         self.memory = memory_needs(checked)

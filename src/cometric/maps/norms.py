@@ -96,7 +96,7 @@ def norm_matrix(hist: Any, norm: Any, device: Any = None, of: str = "samples") -
     With a torch ``device``, l1, l2 and linf are computed there and stay there. ``of`` is the side
     of the histograms: the reference "local" compares features in another way than samples.
     """
-    hist = hist if isinstance(hist, Histograms) else Histograms.of(hist)
+    hist = Histograms.of(hist)
     k = hist.shape[0]
     if is_reference(norm):
         return fit(norm, hist, of).matrix

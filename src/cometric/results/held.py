@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,19 @@ if TYPE_CHECKING:
 
 
 class Kept:
-    """Values that are computed once: other threads that need one meanwhile wait for it."""
+    """Values that are computed once: other threads that need one meanwhile wait for it.
+
+    A forked child has a lock of its own: a thread that holds it exists in the parent only.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
-        self._lock = Lock()
+        self._lock, self._process = Lock(), os.getpid()
 
     def once(self, name: str, compute: Callable[[], Any]) -> Any:
         """The value of this name, by ``compute`` if it is the first call."""
+        if self._process != os.getpid():
+            self._lock, self._process = Lock(), os.getpid()
         with self._lock:
             if name not in self._values:
                 self._values[name] = compute()

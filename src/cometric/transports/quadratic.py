@@ -33,7 +33,7 @@ class QuadraticMap(DistanceMap):
     """
 
     def __init__(self, hist: Any) -> None:
-        self._hist = hist.rows if isinstance(hist, Histograms) else Histograms.of(hist).rows
+        self._hist = Histograms.of(hist).rows
         self.shape = self._hist.shape
         self._left_out = int(np.argmax(np.asarray(self._hist.sum(axis=0))))
         self._rest = self.reduced(self._hist)
